@@ -26,6 +26,7 @@ from mmscope.drgn.holders.holdings import Holder, Holdings, by_holder, pointers
 from mmscope.drgn.processes.open_files import OpenFiles
 from mmscope.drgn.reading.kernel_arrays import Gaps, U64s, distinct, read_array, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.tables.display import plural
 
 MOST_BUFFERS = 1 << 20  # of a pipe: 4 GiB
 MOST_PAGES = 1 << 20  # of a ring: 4 GiB
@@ -53,7 +54,7 @@ def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int, large
     buffer = struct_dtype(prog.type("struct pipe_buffer"), {"page": "page", "ops": "ops"})
     largest = 2 * int(prog["PAGE_SIZE"].value_())  # KMALLOC_MAX_CACHE_SIZE of SLUB
     is_large = rings["size"].astype(np.int64) * buffer.itemsize > largest
-    odd = 0
+    odd = no_page = 0
     for holder, here in by_holder([Holder("pipe", "", each) for each in who]):
         here = here[read[here]]
         found.memory(holder, large, rings["bufs"][here[is_large[here]]], objects=0)
@@ -62,11 +63,14 @@ def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int, large
             size, used = min(int(rings["size"][at]), MOST_BUFFERS), 0
             for _, chunk in read_array(prog, int(rings["bufs"][at]), size, buffer, found.gaps):
                 pages.append(chunk["page"][chunk["ops"] != 0])
+                no_page += int(np.count_nonzero(pages[-1] == 0))
                 used += len(pages[-1])
             # pipe_occupancy(); a buffer and its index change one after the other.
             between = int(rings["head"][at]) - int(rings["tail"][at])
             odd += abs((between & 0xFFFFFFFF) - used) > 1
         found.pages(holder, kind, np.concatenate(pages), len(here))
+    if no_page and not prog.flags & ProgramFlags.IS_LIVE:
+        found.missing.append(f"pipes: {plural(no_page, 'buffer')} without a page")
     if odd and not prog.flags & ProgramFlags.IS_LIVE:
         found.missing.append(f"pipes: the buffers of {odd:,} are not those between head and tail")
 

@@ -51,6 +51,8 @@ def add_trace_rings(prog: Program, found: Holdings, kind: int) -> None:
         for which in ("array_buffer", "max_buffer", "snapshot_buffer"):
             buffer = getattr(getattr(instance, which, None), "buffer", None)
             if not buffer:
+                if which == "array_buffer" and not live:  # of the others there may be none
+                    found.missing.append("rings of ftrace: an instance that has none")
                 continue
             for cpu in cpus:
                 ring = buffer.buffers[cpu]
@@ -130,6 +132,11 @@ def add_saved_commands(prog: Program, found: Holdings, kind: int) -> None:
         found.missing.append("the names of tasks that ftrace keeps")
         return
     if saved.type_.type.member("saved_cmdlines").type.kind is not TypeKind.ARRAY:
+        return
+    # It has room for one at least, and their PIDs (trace_create_savedcmd(),
+    # kernel/trace/trace_sched_switch.c).
+    if not saved.cmdline_num or not saved.map_cmdline_to_pid:
+        found.missing.append("the names of tasks that ftrace keeps: savedcmd leads elsewhere")
         return
     size = sizeof(saved.type_.type) + TASK_COMM_LEN * int(saved.cmdline_num.value_())
     pages = max(-(-size // int(prog["PAGE_SIZE"].value_())), 1)

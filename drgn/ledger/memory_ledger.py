@@ -350,6 +350,16 @@ def _hold_against_counters(
         for row in checks
         if (against := pages_of(row)) and 0 < abs(row.kernel_pages - against[0]) <= most
     ]
+    few = [
+        row.counter
+        for row in checks
+        if row.counter in MORE and row.pages - 2 * row.kernel_pages > most
+    ]
+    if few:
+        found.remarks.append(
+            f"{', '.join(few)}: less than half of the pages that were counted: most of them are in "
+            "no counter, or damage"
+        )
     if slight:
         found.remarks.append(
             f"{', '.join(slight)}: a little more or less than the pages that were counted: a CPU "

@@ -20,6 +20,7 @@ The text that says the same is /proc/slabinfo (root only).
 """
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,11 +29,13 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Object, Program, offsetof
 from drgn.helpers.linux.list import list_for_each_entry
+from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 from drgn.helpers.linux.slab import slab_total_usage
 
 from mmscope.drgn.opening.constants import flag, vmcoreinfo_number
 from mmscope.drgn.reading.cpus import percpu_offsets
 from mmscope.drgn.reading.kernel_arrays import (
+    TORN,
     Array,
     Bools,
     Columns,
@@ -64,6 +67,7 @@ FLAGS = {
 }
 # More than any machine has: the list is damaged then, or runs in a circle.
 MAX_CACHES = 20_000
+MOST_IN_SYSFS = 1 << 16
 MAX_SLABS = 4 << 20
 SLABS_TOGETHER = 2048
 
@@ -384,7 +388,27 @@ def misnamed(prog: Program) -> list[str]:
                     f"the slab cache {name} goes by the name {given[:40]!r}: names of slab caches "
                     "are damaged"
                 )
-    return words[:1]
+    return words[:1] or _not_in_sysfs(prog)
+
+
+def _not_in_sysfs(prog: Program) -> list[str]:
+    """
+    In words, which slab caches are not in /sys/kernel/slab by their name (``sysfs_slab_add()``,
+    mm/slub.c: a directory, or a link to that of merged caches). One that is just made or destroyed
+    is not there, or could not be put there: where many are not, none is judged.
+    """
+    try:
+        children = prog["slab_kset"].kobj.sd.dir.children.address_of_()
+        nodes = rbtree_inorder_for_each_entry("struct kernfs_node", children, "rb")
+        there = {name_at(node.name) for node in itertools.islice(nodes, MOST_IN_SYSFS)}
+        caches = list_for_each_entry("struct kmem_cache", prog["slab_caches"].address_of_(), "list")
+        names = [name_at(each.name) for each in itertools.islice(caches, MOST_IN_SYSFS)]
+    except TORN:
+        return []
+    lost = [name for name in names if name not in there]
+    if not lost or len(lost) * 10 > len(names):
+        return []
+    return [f"no slab cache in sysfs is called {lost[0][:40]!r}: about to come or go, or damage"]
 
 
 def has_sheaves(prog: Program) -> bool:

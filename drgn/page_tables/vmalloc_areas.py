@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from drgn import FaultError, Program, ProgramFlags, offsetof
 
+from mmscope.drgn.opening.constants import is_powerpc
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
 from mmscope.drgn.reading.kernel_arrays import (
@@ -189,6 +190,10 @@ def vmalloc_areas(prog: Program) -> VmallocAreas:
             entries.append(mapped)
         gaps.bytes += walk.gaps.bytes
     known_flags = bool((areas["flags"] < FLAGS_END).all())
+    # What allocated them is code: of the kernel's image, or of modules, which are near it.
+    near = np.uint64(prog["init_mm"].address_ >> 47)
+    code = (areas["caller"] >> np.uint64(47) == near) | (areas["caller"] == 0)
+    known_flags &= bool(code.all()) or is_powerpc(prog)
     whole = whole and all_roots and known_flags and bool(read.all())
     mapped = np.concatenate(entries)
     mapped = mapped[np.argsort(mapped["area"], kind="stable")]

@@ -57,7 +57,12 @@ def io_resources(prog: Program) -> tuple[list[Resource], str]:
         except FaultError as error:
             return found, f"the tree of physical resources breaks off: {error}"
         text = name.decode("utf-8", "backslashreplace")
-        found.append(Resource(int(row["start"]), int(row["end"]) + 1, text, depth, parent))
+        above = found[parent] if parent >= 0 else None
+        start, end = int(row["start"]), int(row["end"])
+        # __request_resource() (kernel/resource.c)
+        if start > end or (above and not above.start <= start <= end < above.end):
+            return found, f"the resource {text!r} reaches beyond the one that it is in"
+        found.append(Resource(start, end + 1, text, depth, parent))
         todo.append((int(row["sibling"]), depth, parent))
         todo.append((int(row["child"]), depth + 1, len(found) - 1))
     return found, ""

@@ -83,6 +83,7 @@ VM_SHARED = 0x8
 VM_MAYWRITE = 0x20
 VM_MAYSHARE = 0x80
 S_DAX = 1 << 13
+MOST_LINKS = 1 << 24  # of a file; a name of each is somewhere
 MOST_FLAGS = 1 << 20  # the last of include/linux/fs.h is 1 << 16 in 5.10, 1 << 19 in 7.3
 
 MAPPING = {
@@ -536,12 +537,13 @@ def mapped_files(
 def flags_apart(maps: FileMaps) -> int:
     """
     Number of files with pages and nothing that leads to one; with pages although they are on DAX
-    (``dax_insert_entry()``, fs/dax.c, counts none), or with flags that no inode has.
+    (``dax_insert_entry()``, fs/dax.c, counts none), or with flags or links that no inode has.
     """
     pages, flags = maps.mappings["nrpages"] != 0, maps.inodes["flags"]
     odd = pages & (maps.mappings["pages"] == 0)
     odd |= maps.inode_read & (flags >= MOST_FLAGS)
     odd |= maps.inode_read & pages & ((flags & S_DAX) != 0)
+    odd |= maps.inode_read & (maps.inodes["links"] > MOST_LINKS)
     return int(np.count_nonzero(odd))
 
 

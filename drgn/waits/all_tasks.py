@@ -7,12 +7,15 @@ import numpy as np
 from drgn import Program, offsetof
 from numpy.typing import NDArray
 
+from mmscope.drgn.processes.address_spaces import PF_KTHREAD
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
 from mmscope.drgn.reading.linked_lists import walk_list
 from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS
 
 MAX_TASKS = MOST_PIDS
+PF_EXITING = 0x4  # include/linux/sched.h
 
 TASK: Columns = {
     # "sched: Change task_struct::state" (2f064a59a11f, in v5.14)
@@ -24,6 +27,8 @@ TASK: Columns = {
     "mm": "mm",
     "signal": "signal",
     "flags": "flags",
+    "exit_state": "exit_state",
+    "on_rq": "on_rq",
     # "Use a struct pid pointer for each task" (2c4704756cab, in v4.19)
     "thread_pid": "thread_pid",
 }
@@ -83,6 +88,28 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
     columns = columns[order]
     misnumbered = _misnumbered(prog, columns)
     return Tasks(addresses[order], columns, unread, not whole, victims, miscounted, misnumbered)
+
+
+def states_apart(tasks: Tasks) -> list[str]:
+    """
+    In words, which tasks run and are on no queue of a CPU (``ttwu_do_activate()``,
+    kernel/sched/core.c, makes one that wakes run when it is there), and which are neither a process
+    with memory nor a kernel thread.
+
+    One that the kernel has made for a program has neither until the program begins.
+    """
+    columns = tasks.columns
+    alive = columns["exit_state"] == 0
+    off = alive & (columns["state"] == 0) & (columns["on_rq"] == 0)
+    words = []
+    if odd := int(np.count_nonzero(off)):
+        words.append(f"{plural(odd, 'task runs', 'tasks run')} on no queue of a CPU")
+    kinds = np.uint32(PF_EXITING | PF_KTHREAD)
+    bare = alive & (columns["mm"] == 0) & ((columns["flags"] & kinds) == 0)
+    if odd := int(np.count_nonzero(bare)):
+        what = plural(odd, "task is", "tasks are")
+        words.append(f"{what} no kernel thread, and without memory: about to begin, or damage")
+    return words
 
 
 def _misnumbered(prog: Program, tasks: NDArray[np.void]) -> int:

@@ -35,6 +35,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.table import table_of, tables_of
+from mmscope.drgn.waits.all_tasks import states_apart
 from mmscope.drgn.waits.fuse import FuseConnection
 from mmscope.drgn.waits.reclaim_threads import (
     STATES_END,
@@ -121,6 +122,7 @@ def _compare_threads(waits: Waits, found: Found) -> None:
     if odd := tasks.misnumbered:
         words = plural(odd, "task has", "tasks have")
         found.notes.append(f"{words} another PID than struct pid")
+    found.remarks += states_apart(tasks)
     # All but the idle tasks (copy_process(), kernel/fork.c).
     said, number = int(waits.prog["nr_threads"]), len(waits.stacks.tasks.addresses)
     if said != number:

@@ -29,12 +29,15 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from drgn import Object, Program, container_of, offsetof
+from drgn import Object, Program, ProgramFlags, container_of, offsetof
 from drgn.helpers.linux.list import list_empty, list_for_each_entry
 from drgn.helpers.linux.percpu import percpu_counter_sum
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.free.zones import node_page_state
+from mmscope.drgn.machine.vm_counters import drift
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.reading.symbols import has_symbol
 from mmscope.drgn.reclaim.lru_lists import first_jiffy, jiffies_a_second
 from mmscope.drgn.sections.files import Files
@@ -54,6 +57,8 @@ WRAPS = (1 << 64) - 1
 # include/linux/backing-dev.h, since "mm: use part per 1000000 for bdi ratios" (not in 6.1); the
 # function that is looked for came with it.
 BDI_RATIO_SCALE = 10000
+
+MOST_A_SECOND = 1 << 30  # pages that a device takes: 4 TiB, where they have 4 KiB
 
 
 @table(
@@ -126,6 +131,9 @@ def writeback_devices(
     :raises LookupError: the kernel's layout is unknown.
     """
     rows = []
+    live = bool(prog.flags & ProgramFlags.IS_LIVE)
+    counted = sum(node_page_state(pgdat, "NR_WRITTEN") for pgdat in online_nodes(prog))
+    most = drift(prog)
     for bdi, wb in _writebacks(prog):
         try:
             dirty, under_way, dirtied, written = (
@@ -136,6 +144,11 @@ def writeback_devices(
                 continue
             if (exceeded := wb.dirty_exceeded.value_()) not in (0, 1):
                 lost.append(f"bdi_writeback.dirty_exceeded is {exceeded}")
+            if not live and written > counted + most:
+                lost.append(f"{written:,} pages were written back, by all nodes {counted:,}")
+            rates = wb.avg_write_bandwidth.value_(), wb.dirty_ratelimit.value_()
+            if max(rates) > MOST_A_SECOND:
+                lost.append(f"{max(rates):,} pages a second are written")
             own = wb.value_() == bdi.wb.address_of_().value_()
             name = names(bdi.value_())
             device = bdi.dev_name.string_().decode("utf-8", "backslashreplace")
