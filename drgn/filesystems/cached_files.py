@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, Type, TypeKind, container_of, sizeof
+from drgn import FaultError, Object, Program, ProgramFlags, Type, TypeKind, container_of, sizeof
+from drgn.helpers.linux.percpu import percpu_counter_sum
 
 from mmscope.drgn.filesystems.super_blocks import (
     SuperBlocks,
@@ -71,6 +72,8 @@ DENTRY: Columns = {
 AT = {name: number for number, name in enumerate(COLUMNS)}
 DEAD = -128  # lockref_mark_dead()
 MOST_HOLD = 1 << 28  # a dentry: as many open files take 50 GiB
+# References of a dentry that are no open file's: of who looks it up, watches it, or mounts on it.
+MOST_OTHERS = 1 << 12
 NAME_BEGINS = 8  # bytes of a dentry's name that tell what shared memory it is
 
 KINDS = (
@@ -311,7 +314,7 @@ def _look_at_shared_memory(files: CachedFiles) -> None:
     address = np.where(first != 0, first - np.uint64(alias_offset(prog)), np.uint64(0))
     dentry, read = _read_there(prog, address, prog.type("struct dentry"), DENTRY, Gaps())
     counts = dentry["count"].astype(np.int32)
-    read &= (counts >= DEAD) & (counts < MOST_HOLD)
+    read &= (counts >= DEAD) & (counts < _most_holds(prog))
     others = dentry["next"][read & (dentry["next"] != 0)]
     _, found = read_scattered(prog, others, np.dtype("<u8"), Gaps())
     files.dentries_lost = int(((first != 0) & ~read).sum() + (~found).sum())
@@ -397,6 +400,17 @@ def nameless(files: CachedFiles, rows: list[CachedFile]) -> int:
     named = files.known & ((files.inode["dentry"] != 0) | (files.kind == BLOCK_DEVICE))
     lost = np.array([row.path is None for row in rows], np.bool_)
     return int((named[order] & lost).sum())
+
+
+def _most_holds(prog: Program) -> int:
+    """
+    References that a dentry may have: of every open file (``nr_files``, fs/file_table.c), and of
+    one below it where file systems are stacked, which is not counted.
+    """
+    if prog.flags & ProgramFlags.IS_LIVE or "nr_files" not in prog:
+        return MOST_HOLD
+    files = percpu_counter_sum(prog["nr_files"].address_of_())
+    return min(2 * max(files, 0) + MOST_OTHERS, MOST_HOLD)
 
 
 def disk_name(prog: Program, inode: int) -> str:

@@ -14,6 +14,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from drgn import Object, Program, sizeof
 from drgn.helpers.linux.llist import llist_for_each_entry
@@ -292,6 +293,14 @@ def zones(prog: Program) -> list[Zone]:
     return rows
 
 
+class Span(NamedTuple):
+    """A zone, its first page frame, and the one after its last."""
+
+    zone: str
+    start: int
+    end: int
+
+
 DEFAULT_BOOST = 15_000  # watermark_boost_factor
 # Zones whose addresses the architecture gives, ascending.
 BY_ADDRESS = ("DMA", "DMA32", "Normal")
@@ -311,30 +320,30 @@ def zones_beyond_nodes(prog: Program) -> list[str]:
         node = pgdat.node_id.value_()
         first = pgdat.node_start_pfn.value_()
         stop = first + pgdat.node_spanned_pages.value_()
-        spans = []
+        spans: list[Span] = []
         for zone in pgdat.node_zones:
             start = zone.zone_start_pfn.value_()
             end = start + zone.spanned_pages.value_()
             if start == end:
                 continue
-            spans.append((start, end, zone_name(zone)))
+            spans.append(Span(zone_name(zone), start, end))
             if not first <= start < end <= stop:
                 words.append(
                     f"zone {zone_name(zone)} of node {node} reaches from PFN {start:#x} to "
                     f"{end:#x}, beyond its node's {first:#x} to {stop:#x}"
                 )
         if spans:
-            least, most = min(span[0] for span in spans), max(span[1] for span in spans)
+            least, most = min(span.start for span in spans), max(span.end for span in spans)
             if first < least or most < stop:
                 words.append(
                     f"the zones of node {node} reach from PFN {least:#x} to {most:#x} only, not "
                     f"from {first:#x} to {stop:#x}"
                 )
         # Movable may lie among Normal, where memory was added.
-        spans = [span for span in spans if span[2] in BY_ADDRESS]
-        for (_, end, lower), (start, _, upper) in itertools.pairwise(spans):
-            if start < end:
-                words.append(f"zones {lower} and {upper} of node {node} overlap")
+        spans = [span for span in spans if span.zone in BY_ADDRESS]
+        for lower, upper in itertools.pairwise(spans):
+            if upper.start < lower.end:
+                words.append(f"zones {lower.zone} and {upper.zone} of node {node} overlap")
     return words
 
 

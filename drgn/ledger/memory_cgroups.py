@@ -178,8 +178,8 @@ def _hold_against_all(
 ) -> None:
     """
     Mark lines of memory.stat that are more than the cgroup ever had (``page_counter.watermark``;
-    the root's own pages are charged to nobody), and events that are more than the nodes counted:
-    ``mod_lruvec_state()`` (include/linux/vmstat.h) counts both.
+    the root's own pages are charged to no counter), and events that are more than the nodes
+    counted: ``mod_lruvec_state()`` (include/linux/vmstat.h) counts both.
     """
     prog = memcgs.prog
     page = int(prog["PAGE_SIZE"].value_())

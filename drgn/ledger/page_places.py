@@ -283,8 +283,11 @@ def _add_roots(memory: Memory, places: PagePlaces) -> None:
     for name in OTHER_SPACES:
         if name in prog:
             space = prog[name]
-            if space.type_.kind is TypeKind.STRUCT or space:
+            is_variable = space.type_.kind is TypeKind.STRUCT  # without tables, if it is not used
+            if is_variable or space:
                 pgds.append(space.pgd.value_())
+                if not is_variable and not pgds[-1]:
+                    places.missing.append(f"{name} has no page tables")
             else:  # poking_init() (arch/x86/mm/init.c), of start_kernel()
                 places.missing.append(f"{name} is 0, as it is at boot alone")
     roots = process_roots(prog, np.append(spaces.columns["pgd"], np.array(pgds, np.uint64)))

@@ -145,7 +145,7 @@ _BY_TYPE = {
     "struct page *": "huge_zero_page",
     "struct page_ext_operations": "page_alloc_tagging_ops page_owner_ops",
     "struct pcpu_chunk *": "pcpu_first_chunk pcpu_reserved_chunk",
-    "struct percpu_counter": "vm_committed_as",
+    "struct percpu_counter": "nr_files vm_committed_as",
     "struct pglist_data *[room]": "node_data",
     "struct pid_namespace": "init_pid_ns",
     "struct plist_head": "swap_active_head",

@@ -395,7 +395,8 @@ def _not_in_sysfs(prog: Program) -> list[str]:
     """
     In words, which slab caches are not in /sys/kernel/slab by their name (``sysfs_slab_add()``,
     mm/slub.c: a directory, or a link to that of merged caches). One that is just made or destroyed
-    is not there, or could not be put there: where many are not, none is judged.
+    is not there, or could not be put there: where many are not, none is judged. Names that are
+    constants of the kernel's are in one place for both (``kstrdup_const()``).
     """
     try:
         children = prog["slab_kset"].kobj.sd.dir.children.address_of_()

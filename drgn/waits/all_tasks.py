@@ -15,6 +15,7 @@ from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS
 
 MAX_TASKS = MOST_PIDS
+KTHREADD = 2  # PID of the parent of all kernel threads
 PF_EXITING = 0x4  # include/linux/sched.h
 
 TASK: Columns = {
@@ -29,6 +30,7 @@ TASK: Columns = {
     "flags": "flags",
     "exit_state": "exit_state",
     "on_rq": "on_rq",
+    "parent": "real_parent",
     # "Use a struct pid pointer for each task" (2c4704756cab, in v4.19)
     "thread_pid": "thread_pid",
 }
@@ -104,8 +106,11 @@ def states_apart(tasks: Tasks) -> list[str]:
     words = []
     if odd := int(np.count_nonzero(off)):
         words.append(f"{plural(odd, 'task runs', 'tasks run')} on no queue of a CPU")
-    kinds = np.uint32(PF_EXITING | PF_KTHREAD)
-    bare = alive & (columns["mm"] == 0) & ((columns["flags"] & kinds) == 0)
+    kthreadd = tasks.addresses[columns["pid"] == KTHREADD]
+    of_kernel = np.isin(columns["parent"], kthreadd)
+    exiting = (columns["flags"] & np.uint32(PF_EXITING)) != 0
+    bare = alive & (columns["mm"] == 0) & ((columns["flags"] & np.uint32(PF_KTHREAD)) == 0)
+    bare &= ~exiting | of_kernel
     if odd := int(np.count_nonzero(bare)):
         what = plural(odd, "task is", "tasks are")
         words.append(f"{what} no kernel thread, and without memory: about to begin, or damage")

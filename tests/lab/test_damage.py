@@ -16,10 +16,12 @@ from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, KERNELS, WITHOUT_BTF, Lab
 from drgn import Program
 from drgn.helpers.linux.fs import for_each_mount, mount_dst
+from drgn.helpers.linux.pid import find_task, for_each_task
 from forked import in_a_fork, opened
 from named_damage import (
     DAMAGE,
     NOWHERE,
+    cache,
     first_cpu_alone,
     lack_struct_pages,
     largest_zone,
@@ -28,14 +30,20 @@ from named_damage import (
 )
 
 from mmscope.drgn.filesystems.super_blocks import read_super_blocks
+from mmscope.drgn.ledger.memory_ledger import memory_ledger_from_memory
 from mmscope.drgn.ledger.page_holders import page_holders_from_memory
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import page_places
 from mmscope.drgn.ledger.percpu_chunks import OTHER, chunks, percpu
 from mmscope.drgn.ledger.pins import pins_from_memory
 from mmscope.drgn.opening.target import describe
+from mmscope.drgn.owners.slab_caches import misnamed
+from mmscope.drgn.page_tables.vmalloc_areas import vmalloc_areas
+from mmscope.drgn.reading.io_resources import io_resources
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.nodes import misnumbered
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.waits.all_tasks import all_tasks, states_apart
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
@@ -290,8 +298,14 @@ SAID: dict[str, dict[str, str]] = {
         "zones": r"the zones of node 0 reach from PFN 0x\w+ to 0x\w+ only, not from",
         "pageblocks": r"beyond the ends of zone \w+ of node 0: \d pageblock",
     },
-    "a log line of no letter": {"kernel_log": "1 record"},
+    "a log line of no letter": dict.fromkeys(
+        ("kernel_log", "kernel_complaints", "oom_kills", "allocation_failures"),
+        "lost or damaged: 1 record",
+    ),
     "transparent_hugepage_flags ones": {"settings": "as no setting leaves it"},
+    "savedcmd elsewhere": dict.fromkeys(
+        ("memory_ledger", "contiguity", "page_holders"), "savedcmd leads elsewhere"
+    ),
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -331,6 +345,7 @@ ON_ONE: tuple[Together, ...] = (
         "a log line of no letter",
     ),
     (
+        "savedcmd elsewhere",
         "transparent_hugepage_flags ones",
         "totalreserve_pages 1",
         "contig_hint 2^20",
@@ -475,6 +490,83 @@ def test_a_mount_whose_root_is_not_of_its_file_system_is_told_of(lab: Lab) -> No
     assert in_a_fork(lambda: lost(mount.mnt.mnt_root.value_())) == 0
     for other in (NOWHERE, mount.mnt_parent.mnt.mnt_root.value_()):
         assert in_a_fork(functools.partial(lost, other)) == 1
+
+
+def _task(prog: Program, comm: bytes) -> Any:
+    return next(each for each in for_each_task(prog) if each.comm.string_() == comm)
+
+
+@pytest.mark.any_kernel
+def test_tasks_that_run_nowhere_or_are_of_no_kind_are_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    kswapd = _task(prog, b"kswapd0")
+    state = kswapd.member_("__state" if hasattr(kswapd, "__state") else "state")
+
+    def words(field: Any, value: int) -> list[str]:
+        say(field, value)
+        return states_apart(all_tasks(prog, Gaps()))
+
+    assert in_a_fork(lambda: words(state, state.value_())) == []
+    assert in_a_fork(lambda: words(state, 0)) == ["1 task runs on no queue of a CPU"]
+    (said,) = in_a_fork(lambda: words(kswapd.flags, 0))
+    assert said.startswith("1 task is no kernel thread, and without memory")
+
+
+@pytest.mark.any_kernel
+def test_a_slab_cache_of_a_name_that_sysfs_has_not_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+
+    def words(letters: int) -> list[str]:
+        name = cache(prog, b"dentry").name
+        say(name, name.value_() + letters)
+        return misnamed(prog)
+
+    assert in_a_fork(lambda: words(0)) == []
+    (said,) = in_a_fork(lambda: words(1))
+    assert said.startswith("no slab cache in sysfs is called 'entry'")
+
+
+@pytest.mark.any_kernel
+@pytest.mark.parametrize("member", ["start", "end"])
+def test_a_resource_beyond_its_parent_is_told_of(lab: Lab, member: str) -> None:
+    prog = opened(lab.capture)
+    each = prog["iomem_resource"].child
+    while not each.child:
+        each = each.sibling
+
+    def why(value: int) -> str:
+        say(each.child.member_(member), value)
+        return io_resources(prog)[1]
+
+    assert in_a_fork(lambda: why(each.child.member_(member).value_())) == ""
+    assert "reaches beyond" in in_a_fork(lambda: why(1 << 62))
+
+
+@pytest.mark.any_kernel
+def test_an_area_whose_caller_is_no_code_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    area = find_task(prog, 1).stack_vm_area
+
+    def whole(caller: int) -> bool:
+        say(area.caller, caller)
+        return vmalloc_areas(prog).whole
+
+    caller = area.caller.value_()
+    assert in_a_fork(lambda: whole(caller))
+    assert not in_a_fork(lambda: whole(caller ^ 1 << 47))
+
+
+@pytest.mark.any_kernel
+def test_a_counter_of_half_of_its_pages_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    field = prog["nr_vmalloc_pages"].counter
+
+    def remarks(pages: int) -> str:
+        say(field, pages)
+        return " ".join(memory_ledger_from_memory(Memory(prog)).remarks)
+
+    assert "less than half" not in in_a_fork(lambda: remarks(field.value_()))
+    assert "nr_vmalloc: less than half of the pages" in in_a_fork(lambda: remarks(0))
 
 
 @pytest.mark.any_kernel

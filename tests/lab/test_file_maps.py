@@ -17,11 +17,13 @@ from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 from rmap_truth import huge_pages, parts, timed_walks, walkers
 
 from mmscope.drgn.rmap.file_maps import (
+    S_DAX,
     FileMapping,
     FileMaps,
     file_fanout,
     file_mapping_locks,
     file_mapping_rows,
+    flags_apart,
     read_file_maps,
 )
 from mmscope.drgn.rmap.ksm import NodeCost
@@ -229,6 +231,23 @@ def test_a_check_that_walks_finds_what_is_missing(rmap_lab: RmapLab, maps: FileM
     lying.__dict__["tree_size"] = size
     (check,) = check_sample(rmap_lab.prog, lying, most=10**7)
     assert (check.expected, check.found) == (FILE_VMAS, FILE_VMAS - 1)
+
+
+@pytest.mark.any_kernel
+@pytest.mark.parametrize(
+    ("of", "column", "value"),
+    [
+        *[("inodes", "flags", 1 << 31), ("inodes", "flags", S_DAX), ("inodes", "links", 1 << 30)],
+        ("mappings", "pages", 0),
+    ],
+)
+def test_pages_and_flags_that_cannot_be_are_told_of(
+    maps: FileMaps, of: str, column: str, value: int
+) -> None:
+    assert flags_apart(maps) == 0
+    members = getattr(maps, of).copy()
+    members[column][np.argmax(maps.mappings["nrpages"])] = value
+    assert flags_apart(dataclasses.replace(maps, **{of: members})) == 1
 
 
 def test_i_mmap_writable_that_differs_is_said(rmap_lab: RmapLab) -> None:

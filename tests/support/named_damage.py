@@ -285,5 +285,8 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "the first zone 2048 pages up": _first_zone_moved,
     "a log line of no letter": _line_of_no_letter,
     "transparent_hugepage_flags ones": lambda prog: say(prog["transparent_hugepage_flags"], ONES),
+    "savedcmd elsewhere": lambda prog: say(
+        prog["savedcmd"], prog.symbol("empty_zero_page").address
+    ),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }
