@@ -306,6 +306,9 @@ SAID: dict[str, dict[str, str]] = {
     "savedcmd elsewhere": dict.fromkeys(
         ("memory_ledger", "contiguity", "page_holders"), "savedcmd leads elsewhere"
     ),
+    "a dentry held 2^20 times": dict.fromkeys(
+        ("cached_files", "would_free"), "1 dentr.* of files of shared memory"
+    ),
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -346,6 +349,7 @@ ON_ONE: tuple[Together, ...] = (
     ),
     (
         "savedcmd elsewhere",
+        "a dentry held 2^20 times",
         "transparent_hugepage_flags ones",
         "totalreserve_pages 1",
         "contig_hint 2^20",
@@ -462,6 +466,19 @@ def test_places_that_are_not_what_the_kernel_says_elsewhere_are_told_of(lab: Lab
         (words,) = in_a_fork(functools.partial(missing, name))
         assert re.fullmatch(PLACES[name][1], words), words
     assert of_this
+
+
+@pytest.mark.any_kernel
+def test_a_space_of_the_kernels_without_tables_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    name = next(name for name in ("poking_mm", "text_poke_mm") if name in prog)
+
+    def missing(pgd: int) -> list[str]:
+        say(prog[name].pgd, pgd)
+        return page_places(Memory(prog)).missing
+
+    assert in_a_fork(lambda: missing(prog[name].pgd.value_())) == []
+    assert in_a_fork(lambda: missing(0)) == [f"{name} has no page tables"]
 
 
 def test_a_percpu_chunk_that_is_not_where_its_memory_is_is_told_of(lab: Lab) -> None:

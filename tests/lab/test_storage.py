@@ -12,7 +12,8 @@ import pytest
 from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, KERNELS
 from drgn import FaultError, Object, Program, container_of
-from forked import in_a_fork
+from drgn.helpers.linux.list import list_for_each_entry
+from forked import in_a_fork, opened
 from ledger_lab import meminfo
 from named_damage import say as put
 
@@ -327,6 +328,33 @@ class TestAModulesTypes:
         monkeypatch.setattr(swap_areas, "Object", lambda prog, type_, address: Disguised(other))
         with pytest.raises(ValueError, match="no struct zram of it"):
             zram_of(disk)
+
+
+@pytest.mark.any_kernel
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        ("dirty_ratelimit", r"1,099,511,627,776 pages a second are written"),
+        ("stat", r"[0-9,]+ pages were written back, by all nodes [0-9,]+"),
+    ],
+)
+def test_a_device_that_has_written_more_than_can_be_is_told_of(
+    storage_lab: StorageLab, member: str, words: str
+) -> None:
+    prog = opened(storage_lab.capture)
+    head = prog["bdi_list"].address_of_()
+    devices = list_for_each_entry("struct backing_dev_info", head, "bdi_list")
+    written = prog.constant("WB_WRITTEN")
+    wb = next(each.wb for each in devices if each.wb.stat[written].count)
+    field = wb.dirty_ratelimit if member == "dirty_ratelimit" else wb.stat[written].count
+
+    def notes(value: int) -> list[str]:
+        put(field, value)
+        return task_waits.from_memory(Memory(prog)).notes
+
+    assert in_a_fork(lambda: notes(field.value_())) == []
+    (said,) = in_a_fork(lambda: notes(1 << 40))
+    assert re.search(words, said), said
 
 
 class Disguised:

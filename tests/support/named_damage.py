@@ -288,5 +288,8 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "savedcmd elsewhere": lambda prog: say(
         prog["savedcmd"], prog.symbol("empty_zero_page").address
     ),
+    "a dentry held 2^20 times": lambda prog: say(
+        find_task(prog, 1).mm.exe_file.f_path.dentry.d_lockref.count, 1 << 20
+    ),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }
