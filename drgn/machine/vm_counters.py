@@ -12,6 +12,7 @@ may hold back.
 These are counters since boot, or states, and not rates. A rate takes two readings.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -28,7 +29,14 @@ from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Against, Command, Found, Section, hold_against
+from mmscope.drgn.sections.section import (
+    Against,
+    Command,
+    Found,
+    Section,
+    disagreement,
+    hold_against,
+)
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, event_column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.meminfo import counters_of_meminfo
@@ -424,6 +432,8 @@ def vm_counters_from_memory(memory: Memory) -> Found:
     prog = memory.prog
     rows = vm_counters_once(memory)
     found = Found().add(VmCounter, rows)
+    if odd := [row.name for row in rows if not re.fullmatch("[a-z0-9_]+", row.name)]:
+        disagreement(memory, found, f"no counter is called {odd[0][:40]!r}")
     if not memory.live:
         _hold_against_parts(prog, rows, found)
         _hold_against_processes(memory, rows, found)

@@ -309,6 +309,7 @@ SAID: dict[str, dict[str, str]] = {
     "a dentry held 2^20 times": dict.fromkeys(
         ("cached_files", "would_free"), "1 dentr.* of files of shared memory"
     ),
+    "a counter with a bracket": {"vm_counters": r"no counter is called '\[r_free_pages'"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -343,7 +344,13 @@ ON_ONE: tuple[Together, ...] = (
         *("a CPU without its ring", "kcompactd that ended"),
     ),
     (
-        *("kswapd_failures 1000", "pgtables_bytes + 1", "pinned_vm 2^40", "a task in no state"),
+        *(
+            "a counter with a bracket",
+            "kswapd_failures 1000",
+            "pgtables_bytes + 1",
+            "pinned_vm 2^40",
+            "a task in no state",
+        ),
         *("no reserved chunk", "anon_vma_cachep 0", "the first zone 2048 pages up"),
         "a log line of no letter",
     ),

@@ -291,5 +291,6 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "a dentry held 2^20 times": lambda prog: say(
         find_task(prog, 1).mm.exe_file.f_path.dentry.d_lockref.count, 1 << 20
     ),
+    "a counter with a bracket": lambda prog: put(prog, prog["vmstat_text"][0].value_(), b"["),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }
