@@ -124,6 +124,12 @@ def add_ftrace_records(prog: Program, found: Holdings, kind: int) -> None:
     found.memory(Holder("ftrace records"), kind, np.array(starts, np.uint64), counts)
 
 
+def saved_in_one_block(saved: Object) -> bool:
+    """True if the names are in the ``struct saved_cmdlines_buffer`` itself."""
+    kind = saved.type_.type.member("saved_cmdlines").type.kind
+    return kind is TypeKind.ARRAY
+
+
 def add_saved_commands(prog: Program, found: Holdings, kind: int) -> None:
     """The names of tasks that ftrace keeps: one block since v6.8, kmalloc()'s memory before."""
     if "savedcmd" not in prog:
@@ -131,7 +137,7 @@ def add_saved_commands(prog: Program, found: Holdings, kind: int) -> None:
     if not (saved := prog["savedcmd"]):  # tracer_alloc_buffers() (kernel/trace/trace.c)
         found.missing.append("the names of tasks that ftrace keeps")
         return
-    if saved.type_.type.member("saved_cmdlines").type.kind is not TypeKind.ARRAY:
+    if not saved_in_one_block(saved):
         return
     # It has room for one at least, and their PIDs (trace_create_savedcmd(),
     # kernel/trace/trace_sched_switch.c).

@@ -285,9 +285,6 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "the first zone 2048 pages up": _first_zone_moved,
     "a log line of no letter": _line_of_no_letter,
     "transparent_hugepage_flags ones": lambda prog: say(prog["transparent_hugepage_flags"], ONES),
-    "savedcmd elsewhere": lambda prog: say(
-        prog["savedcmd"], prog.symbol("empty_zero_page").address
-    ),
     "a dentry held 2^20 times": lambda prog: say(
         find_task(prog, 1).mm.exe_file.f_path.dentry.d_lockref.count, 1 << 20
     ),
