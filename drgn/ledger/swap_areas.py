@@ -69,8 +69,11 @@ class SwapArea:
     path: str | None = column(holds="file", key=True, help="of device or file, as given to swapon")
     kind: str = column(holds="words", help="partition (a block device) or file")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="usable for swap")
+    # More than the machine has memory: swap may be larger.
     used_bytes: int = column(
-        unit="bytes", high="bytes", help="slots in use; processes and shmem may hold less"
+        unit="bytes",
+        high=(MOST_BYTES, "bytes"),
+        help="slots in use; processes and shmem may hold less",
     )
     priority: int = column(low=-(1 << 15), high=1 << 15, help="the highest is filled first")
     leaving: bool | None = column(help="swapoff in progress: nothing more is written to it")
@@ -98,7 +101,11 @@ class Zswap:
         help="of the pool for new pages; empty: no pool yet",
     )
     pools: int | None = column(help="pools of other compressors run empty")
-    stored_bytes: int = column(unit="bytes", help="Zswapped: size of the stored pages uncompressed")
+    stored_bytes: int = column(
+        unit="bytes",
+        high=MOST_BYTES,
+        help="Zswapped: size of the stored pages uncompressed",
+    )
     memory_bytes: int | None = column(unit="bytes", help="Zswap: memory they take")
 
 

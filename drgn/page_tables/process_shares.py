@@ -51,7 +51,10 @@ class ProcessShare:
         high="resident_bytes",
         help="USS: mapped once; freed at exit, unless a file keeps them",
     )
-    shared_bytes: int = column(unit="bytes", high="resident_bytes", help="mapped more than once")
+    # More than there is memory, where a process maps the same pages again and again.
+    shared_bytes: int = column(
+        unit="bytes", high=(MOST_BYTES, "resident_bytes"), help="mapped more than once"
+    )
     pss_bytes: int = column(
         unit="bytes",
         high="resident_bytes",

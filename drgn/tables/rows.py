@@ -66,7 +66,7 @@ def column(
     unit: str = "",
     key: bool = False,
     low: Bound | None = 0,
-    high: Bound | None = "",
+    high: Bound | tuple[Bound, ...] | None = "",
     ranges: Mapping[str, tuple[Bound, Bound]] | None = None,
     since: str = "",
     default: Any = dataclasses.MISSING,
@@ -82,7 +82,8 @@ def column(
         and no less than that one. Of text: characters.
     :param high: what a number is at most; by default what its unit says (:data:`OF_MEMORY`), or
         :data:`MOST`. Addresses are not amounts, and say ``high=MOST_BYTES``. The name of a column:
-        what the unit says, and no more than that one. Of text: characters.
+        what the unit says, and no more than that one. Several: no more than each, whatever the
+        unit says. Of text: characters.
     :param ranges: low and high of the rows that the row's first key names so, of numbers in text
         too; of ``nr_*`` all whose name begins so, unless a longer one fits.
     :param since: the version of mmscope that it came with, if that is later than its table's.
@@ -162,6 +163,8 @@ def _bounds(kind: str, declared: Mapping[str, Any]) -> tuple[tuple[Bound, ...], 
         return (low,) if low else (), (most,) if most else ()
     usual = OF_MEMORY.get(declared.get("unit", ""), MOST)
     lows = (0, low) if isinstance(low, str) else (-MOST if low is None else low,)
+    if isinstance(high, tuple):
+        return lows, high
     if not isinstance(high, str):
         highs: tuple[Bound, ...] = (MOST if high is None else high,)
     else:  # the words of the first that does not hold are said

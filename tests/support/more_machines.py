@@ -27,6 +27,7 @@ from review_machines import (
     pod,
     short,
     sick,
+    unclear,
     waits,
     with_rows,
 )
@@ -128,7 +129,7 @@ INNOCENT: dict[str, Machine] = {
         lambda: with_rows(64, cached("/dev/shm/build.db", 9.0, kind="tmpfs"))
     ),
     "1,000 pods that came and went": innocent(lambda: dying(900)),
-    "a host that reads a lake through its cache": innocent(
+    "a host that reads a lake through its cache": unclear(
         lambda: watched(256, rates={"workingset_refault_file": 4_000.0,
                                     "pgsteal_kswapd": 200_000.0}, full=0.002)
     ),

@@ -18,10 +18,12 @@ from report_bundle import TARGET
 
 from mmscope.drgn.free.free_lists import FreeBlocks
 from mmscope.drgn.free.zones import FreeAccounting, Zone
+from mmscope.drgn.ledger.swap_areas import SwapArea, Zswap
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.slab_caches import SlabCache
 from mmscope.drgn.page_tables.page_tables import PageTables
+from mmscope.drgn.page_tables.process_shares import ProcessShare
 from mmscope.drgn.processes.processes import ProcessVmas
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.section import Found
@@ -90,6 +92,10 @@ def test_what_a_healthy_kernel_says_can_be() -> None:
         Setting("transparent_hugepage.enabled", "madvise"),
         # Mapped twice, memory counts twice: more of it is resident than there is.
         replace(_page_tables(), resident_bytes=1 << 40, hugetlb_bytes=1 << 40),
+        ProcessShare(1, "zgc", 3 << 40, 0, 3 << 40, 1 << 30, 0, 0, 0, 0, None),
+        # Swap is larger than memory, and so is what zswap has of it before it is compressed.
+        SwapArea("/dev/vda2", "partition", 9 << 40, 8 << 40, -2, False, None, None),
+        Zswap(True, "zstd", 1, 8 << 40, 1 << 30),
     ):
         assert marks(row) == []
 
