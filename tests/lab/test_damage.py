@@ -235,7 +235,7 @@ SAID: dict[str, dict[str, str]] = {
         (
             *("zones", "accounting", "pcp_lists", "physical_memory", "vm_counters"),
             *("memory_ledger", "process_memory", "cached_files", "lru_lists", "vmalloc"),
-            *("memory_cgroups", "contiguity", "would_free", "pins", "page_holders"),
+            *("memory_cgroups", "contiguity", "would_free", "pins", "page_holders", "task_waits"),
         ),
         "no CPU is online",
     ),
