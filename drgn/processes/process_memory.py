@@ -97,6 +97,9 @@ KINDS = {
     "shmem": "MM_SHMEMPAGES",
     "swap": "MM_SWAPENTS",
 }
+# Pages that a counter may be below zero: TASK_RSS_EVENTS_THRESH (mm/memory.c, before v6.2) of each
+# of 32,768 threads.
+MOST_LAG = 64 << 15
 COLUMNS: Columns = {
     "pgtables": "pgtables_bytes.counter",
     "locked": "locked_vm",
@@ -131,10 +134,13 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
     sums = {name: found[name].astype(np.int64) for name in KINDS}
     if percpu:
         _add_cpus(prog, sums, found, gaps)
-    # As percpu_counter_sum_positive(): below zero while it is updated. Python's numbers, which hold
-    # whatever a damaged mm says.
+    # As percpu_counter_sum_positive(): below zero while it is updated, but not far. Python's
+    # numbers, which hold whatever a damaged mm says.
     amounts = {
-        f"{name}_bytes": [max(pages, 0) * page for pages in values[read].tolist()]
+        f"{name}_bytes": [
+            (pages if pages < -MOST_LAG else max(pages, 0)) * page
+            for pages in values[read].tolist()
+        ]
         for name, values in sums.items()
     }
     resident = (amounts[f"{name}_bytes"] for name in ("anon", "file", "shmem"))

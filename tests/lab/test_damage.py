@@ -285,6 +285,7 @@ SAID: dict[str, dict[str, str]] = {
     "kswapd_failures 1000": {"lru_lists": r"kswapd failed 1,0[0-9]+ times, and ran [0-9,]+ times"},
     "pgtables_bytes + 1": {"page_tables": "1 processes are charged for a part of a table"},
     "pinned_vm 2^40": {"process_memory": r"pinned_bytes: [0-9,]+ is not [0-9,]+, a thousand times"},
+    "anon of a process -2^40": {"process_memory": r"anon_bytes: -[0-9,]+ is below 0"},
     "a task in no state": {"task_waits": "1 task is in a state that there is not"},
     "nr_threads of init 65": {"task_waits": "1 process has more threads, or fewer, than"},
     "huge_zero_pfn + 128": dict.fromkeys(
@@ -347,6 +348,7 @@ ON_ONE: tuple[Together, ...] = (
             "kswapd_failures 1000",
             "pgtables_bytes + 1",
             "pinned_vm 2^40",
+            "anon of a process -2^40",
             "a task in no state",
         ),
         *("no reserved chunk", "anon_vma_cachep 0", "the first zone 2048 pages up"),

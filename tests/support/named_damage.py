@@ -274,6 +274,9 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     ),
     "kswapd_failures 1000": _kswapd_failures,
     "pgtables_bytes + 1": _one_more("pgtables_bytes"),
+    "anon of a process -2^40": lambda prog: say(
+        processes(prog)[0].mm.rss_stat[prog.constant("MM_ANONPAGES").value_()].count, -(1 << 40)
+    ),
     "pinned_vm 2^40": lambda prog: say(processes(prog)[0].mm.pinned_vm.counter, 1 << 40),
     "a task in no state": _no_state,
     "nr_threads of init 65": lambda prog: say(find_task(prog, 1).signal.nr_threads, 65),
