@@ -90,8 +90,9 @@ called `page-leak-of-module` *cannot tell* and did not have the caller of the vm
 watch did not have the owner of `dying-cgroups`, nor of seed 13 that of `node-exhausted`.
 
 All 27 sick machines of seeds 16 and 17 came about. Wrong were text of `page-leak-of-module`,
-*cannot tell*, and the owner of `dying-cgroups` by the watch, twice each. From text nothing sick of
-seeds 12 to 14, 16 and 17 was called clear.
+*cannot tell*, and the owner of `dying-cgroups` by the watch, twice each. Nothing sick of seeds 12
+to 14, 16 and 17 was called clear. Of five sick kinds of seed 18 on 7.2 `process-leak` was, from a
+vmcore: 5.6 % of memory was available by then.
 
 6 of the 24 innocent machines of seed 11, and 1 of seed 10, were *cannot tell* from a vmcore, most
 as empty slabs of a cache that RCU frees (bio-192) were off its count already. Such slabs are no
@@ -140,7 +141,7 @@ finding was changed by them: 305 machines in each way.
 
 {fresh}
 
-What was called clear was mended each time. Since seed 12 nothing sick was, in any way.
+What was called clear was mended each time.
 
 ## Kept cases by way
 
