@@ -14,7 +14,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 (NIGHTLY,) = re.findall(r"^NIGHTLY := (.*)$", MAKEFILE, re.MULTILINE)
 TARGETS = re.findall(r"^([a-z0-9-]+):.*## ", MAKEFILE, re.MULTILINE)
 # Tests that nobody need wait for: by hand, of what has been built and installed, or with a checkout
-# that is in no registry.
+# that has to be given.
 BY_HAND = {"test", "deb-try", "kdump-utils-try"}
 ATTACKS = "10000"
 
