@@ -285,7 +285,10 @@ SAID: dict[str, dict[str, str]] = {
     "kswapd_failures 1000": {"lru_lists": r"kswapd failed 1,0[0-9]+ times, and ran [0-9,]+ times"},
     "pgtables_bytes + 1": {"page_tables": "1 processes are charged for a part of a table"},
     "pinned_vm 2^40": {"process_memory": r"pinned_bytes: [0-9,]+ is not [0-9,]+, a thousand times"},
-    "anon of a process -2^40": {"process_memory": r"anon_bytes: -[0-9,]+ is below 0"},
+    "anon of a process -2^40": {
+        "process_memory": r"anon_bytes: -[0-9,]+ is below 0",
+        "page_tables": r"resident_bytes: [0-9,]+ is not -[0-9,]+, what the kernel counts",
+    },
     "a task in no state": {"task_waits": "1 task is in a state that there is not"},
     "nr_threads of init 65": {"task_waits": "1 process has more threads, or fewer, than"},
     "huge_zero_pfn + 128": dict.fromkeys(
@@ -348,7 +351,6 @@ ON_ONE: tuple[Together, ...] = (
             "kswapd_failures 1000",
             "pgtables_bytes + 1",
             "pinned_vm 2^40",
-            "anon of a process -2^40",
             "a task in no state",
         ),
         *("no reserved chunk", "anon_vma_cachep 0", "the first zone 2048 pages up"),
@@ -363,7 +365,7 @@ ON_ONE: tuple[Together, ...] = (
         "oom_mm 8",
     ),
     ("managed_pages -1", "nr_threads + 1", "a ring of no page"),
-    ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60"),
+    ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60", "anon of a process -2^40"),
     ("_watermark 2^60", "all caches of one name", "nr_threads of init 65", "huge_zero_pfn + 128"),
     ("_watermark -1", "a name without end", "a node without its kswapd"),
     ("zone_start_pfn a section down", "init in no namespace"),
