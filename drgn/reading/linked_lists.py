@@ -13,12 +13,14 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from drgn import FaultError, Program
+from drgn import FaultError, Program, Type, offsetof
 
-from mmscope.drgn.reading.kernel_arrays import Array, S64s, U64s
+from mmscope.drgn.reading.kernel_arrays import Array, Bools, Columns, Gaps, S64s, U64s
+from mmscope.drgn.reading.scattered_reads import AT_ONCE, packed, span_of
 
 PIECE = 1 << 17  # of millions of entries so many are looked up at a time
 ADDRESSES = (1 << 64) - 1
+NEXT = "next entry"  # a column beside those asked for
 LOST = -1  # the links lead to something that is neither an entry nor a head
 LOOPS = -2  # the links come back without passing a head
 
@@ -37,6 +39,65 @@ def walk_list(prog: Program, head: int, link: int, most: int) -> tuple[list[int]
             found[node] = None
             node = prog.read_u64(node)
     return [node - link & ADDRESSES for node in found], node == head
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """
+    Entries of a list.
+
+    :ivar members: of each those asked for, packed; 0 of one that could not be read.
+    :ivar whole: the list came back to its head.
+    """
+
+    addresses: U64s
+    members: Array
+    read: Bools
+    whole: bool
+
+
+def read_list(
+    prog: Program, head: int, type_: Type, link: str, columns: Columns, most: int, gaps: Gaps
+) -> Entries:
+    """
+    Walk a list as :func:`walk_list`, and read members of its entries: all of one at once.
+
+    :param type_: of the entries. :param link: their ``list_head``. :param most: entries.
+    :param columns: as :func:`kernel_arrays.struct_dtype` takes them.
+    :raises LookupError: a member is not there.
+    """
+    begin, span = span_of(type_, {**columns, NEXT: f"{link}.next"})
+    to_link = offsetof(type_, link)
+    next_at = dict(span.fields or {})[NEXT][1]
+    found: dict[int, bool] = {}
+    data, parts = bytearray(), [np.empty(0, packed(span))]
+
+    def part() -> Array:
+        return np.frombuffer(data, span).astype(packed(span))
+
+    node = head = head & ADDRESSES
+    with contextlib.suppress(FaultError):
+        node = prog.read_u64(head)
+        while node != head and node not in found and len(found) < most:
+            try:
+                entry = prog.read(node - to_link + begin & ADDRESSES, span.itemsize)
+            except FaultError:
+                found[node] = False
+                gaps.bytes += span.itemsize
+                node = prog.read_u64(node)
+            else:
+                found[node] = True
+                data += entry
+                node = int.from_bytes(entry[next_at : next_at + 8], "little")
+            if len(data) > AT_ONCE:
+                parts.append(part())
+                data = bytearray()
+    parts.append(part())
+    read = np.fromiter(found.values(), np.bool_, len(found))
+    members = np.zeros(len(found), packed(span))
+    members[read] = np.concatenate(parts)
+    addresses = np.fromiter(found, np.uint64, len(found)) - np.uint64(to_link)
+    return Entries(addresses, members[[*columns]], read, node == head)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,20 +111,33 @@ def read_members(
     :return: (the members, packed; which of them could be read).
     :raises LookupError: a member is not there.
     """
-    dtype = struct_dtype(type_, columns)
-    fields = {name: (field[0], field[1]) for name, field in (dtype.fields or {}).items()}
-    begin = min(offset for _, offset in fields.values())
-    span = laid_out({name: (field[0], field[1] - begin) for name, field in fields.items()})
-    found = np.zeros(len(addresses), [(name, format_) for name, (format_, _) in fields.items()])
+    begin, span = span_of(type_, columns)
+    found = np.zeros(len(addresses), packed(span))
     read = np.zeros(len(addresses), np.bool_)
     # Large ones take a read each, with how many others it may be.
     together = TOGETHER if span.itemsize < BETWEEN // 2 else max(AT_ONCE // span.itemsize, 1)
     for start in range(0, len(addresses), together):
         here = slice(start, start + together)
         part, read[here] = read_scattered(prog, addresses[here] + np.uint64(begin), span, gaps)
-        for name in fields:
+        for name in columns:
             found[name][here] = part[name]
     return found, read
+
+
+def span_of(type_: Type, columns: Columns) -> tuple[int, np.dtype[Any]]:
+    """
+    Offset of the part of a structure that has these members, and its dtype.
+
+    :raises LookupError: a member is not there.
+    """
+    fields = (struct_dtype(type_, columns).fields or {}).items()
+    begin = min(field[1] for _, field in fields)
+    return begin, laid_out({name: (field[0], field[1] - begin) for name, field in fields})
+
+
+def packed(span: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype without what is between its fields."""
+    return np.dtype([(name, field[0]) for name, field in (span.fields or {}).items()])
 
 
 def stretches(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.processes.address_spaces import PF_KTHREAD
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
-from mmscope.drgn.reading.linked_lists import walk_list
+from mmscope.drgn.reading.linked_lists import read_list
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS
@@ -62,34 +62,33 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
     """Every task of ``init_task.tasks`` and of its process's list of threads."""
     type_, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
     head = prog["init_task"].tasks.address_of_().value_()
-    leaders, whole = walk_list(prog, head, offsetof(type_, "tasks"), MAX_TASKS)
-    first = np.unique(np.array(leaders, np.uint64))
-    columns, read = read_members(prog, first, type_, TASK, gaps)
+    leaders = read_list(prog, head, type_, "tasks", TASK, MAX_TASKS, gaps)
+    lists = [leaders]
     numbers, known = read_members(
-        *(prog, columns["signal"], signals),
+        *(prog, leaders.members["signal"], signals),
         *({"threads": "nr_threads", "oom_mm": "oom_mm"}, Gaps()),
     )
     mms = np.where(known, numbers["oom_mm"], np.uint64(0))
-    victims = {int(first[at]): int(mms[at]) for at in np.flatnonzero(mms)}
-    threads: list[int] = []
+    victims = {int(leaders.addresses[at]): int(mms[at]) for at in np.flatnonzero(mms)}
     miscounted = 0
-    head_at, link = offsetof(signals, "thread_head"), offsetof(type_, "thread_node")
+    head_at = offsetof(signals, "thread_head")
     for at in np.flatnonzero(known & (numbers["threads"] != 1)).tolist():
-        signal = int(columns["signal"][at])
-        members, ended = walk_list(prog, signal + head_at, link, MAX_TASKS)
-        threads += members
-        victims |= dict.fromkeys(members, int(mms[at])) if mms[at] else {}
-        whole &= ended
-        miscounted += abs(len(members) - int(numbers["threads"][at])) > 1
-    others = np.setdiff1d(np.array(threads, np.uint64), first)
-    more, also = read_members(prog, others, type_, TASK, gaps)
-    addresses, columns = np.concatenate((first, others)), np.concatenate((columns, more))
-    order = np.argsort(addresses)
-    order = order[np.concatenate((read, also))[order]]
-    unread = len(addresses) - len(order)
-    columns = columns[order]
-    misnumbered = _misnumbered(prog, columns)
-    return Tasks(addresses[order], columns, unread, not whole, victims, miscounted, misnumbered)
+        head = int(leaders.members["signal"][at]) + head_at
+        threads = read_list(prog, head, type_, "thread_node", TASK, MAX_TASKS, gaps)
+        lists.append(threads)
+        victims |= dict.fromkeys(threads.addresses.tolist(), int(mms[at])) if mms[at] else {}
+        miscounted += abs(len(threads.addresses) - int(numbers["threads"][at])) > 1
+    # The first thread of a process is on both of its lists.
+    addresses, where = np.unique(
+        np.concatenate([each.addresses for each in lists]), return_index=True
+    )
+    read = np.concatenate([each.read for each in lists])[where]
+    columns = np.concatenate([each.members for each in lists])[where][read]
+    return Tasks(
+        *(addresses[read], columns, int(np.count_nonzero(~read))),
+        *(not all(each.whole for each in lists), victims, miscounted),
+        _misnumbered(prog, columns),
+    )
 
 
 def states_apart(tasks: Tasks) -> list[str]:

@@ -32,6 +32,17 @@ class Shared:
     bounds: dict[int, range] = field(default_factory=dict)
     queues: dict[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
 
+    def bounds_of(self, task: Object) -> range:
+        """
+        What :func:`bounds_of` says, once for each task.
+
+        :raises FaultError: the task cannot be read.
+        """
+        address = task.value_()
+        if address not in self.bounds:
+            self.bounds[address] = bounds_of(task)
+        return self.bounds[address]
+
 
 @dataclass(frozen=True, slots=True)
 class Stack:
@@ -62,7 +73,7 @@ def stack_from(task: Object, pointer: int, shared: Shared) -> Stack | None:
 
     :raises FaultError: it cannot be read.
     """
-    own = bounds_of(task)
+    own = shared.bounds_of(task)
     if pointer not in own:
         return None
     raw = task.prog_.read(pointer & ~7, min(own.stop - pointer, MOST_STACK) & ~7)

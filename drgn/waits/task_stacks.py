@@ -40,6 +40,8 @@ class TaskStacks:
         self.now = _now(self.prog)
         self.left_out = 0
         self.frames: dict[int, list[str]] = {}
+        self._type = self.prog.type("struct task_struct")
+        self._named: dict[tuple[int, ...], list[str]] = {}
         self.pointers: dict[int, int] = {}
         self.leaves: dict[int, StackFrame] = {}
         self.shared = Shared()
@@ -49,14 +51,18 @@ class TaskStacks:
 
     def task(self, address: int) -> Object:
         """``struct task_struct *``."""
-        return Object(self.prog, "struct task_struct", address=address).address_of_()
+        return Object(self.prog, self._type, address=address).address_of_()
 
     def stack_of(self, address: int) -> list[str]:
         """The functions of a task's stack in the kernel, leaf first; none where it is not known."""
         if address not in self.frames:
             if frames := kernel_frames(self.prog, self.task(address)):
                 self.pointers[address], self.leaves[address] = frames[0].sp, frames[0]
-            self.frames[address] = function_names(frames)
+            # Many wait in the same place.
+            place = tuple(frame.pc for frame in frames)
+            if place not in self._named:
+                self._named[place] = function_names(frames)
+            self.frames[address] = self._named[place]
         return self.frames[address]
 
     def pid(self, address: int) -> int:
@@ -74,8 +80,7 @@ class TaskStacks:
     def seconds(self, address: int) -> float | None:
         """Seconds since it was last put on a CPU."""
         with contextlib.suppress(LookupError, FaultError, AttributeError):
-            task = Object(self.prog, "struct task_struct", address=address)
-            arrived = task.sched_info.last_arrival.value_()
+            arrived = self.task(address).sched_info.last_arrival.value_()
             if arrived and self.now is not None:
                 seconds = max(self.now - arrived, 0) / NANOSECONDS
                 return round(seconds, 3) if seconds <= MOST_SECONDS else None
@@ -84,9 +89,8 @@ class TaskStacks:
     def unmoved(self, tasks: Iterable[int]) -> set[int]:
         """Tasks that are still in the state, and at the switch, in which they were at first."""
         addresses = np.fromiter(tasks, np.uint64)
-        type_ = self.prog.type("struct task_struct")
         wanted = {name: TASK[name] for name in ("state", "switches")}
-        now, read = read_members(self.prog, addresses, type_, wanted, Gaps())
+        now, read = read_members(self.prog, addresses, self._type, wanted, Gaps())
         first = self.tasks.columns[[self.places[address] for address in addresses.tolist()]]
         same = read & (now["state"] == first["state"]) & (now["switches"] == first["switches"])
         return set(addresses[same].tolist())

@@ -34,7 +34,7 @@ from mmscope.drgn.opening.constants import kernel_byte
 from mmscope.drgn.reading.rwsem_counts import READER_SHIFT, lock_state
 from mmscope.drgn.rmap.rwsem_waiters import OWNER_FLAGS, count_and_owner, holder
 from mmscope.drgn.waits.fuse import conn_of
-from mmscope.drgn.waits.stacks import Stack, bounds_of
+from mmscope.drgn.waits.stacks import Stack
 
 # VM_REFCNT_EXCLUDE_READERS_FLAG (include/linux/mm_types.h), VMA_LOCK_OFFSET in v6.15
 EXCLUDES_READERS = 1 << 30
@@ -84,8 +84,9 @@ def awaited(stack: Stack, frames: Sequence[str]) -> Awaited | None:
 
     :param frames: its functions, by which the form is known.
     """
+    text = "\n".join(frames)
     for inside, find in FORMS.items():
-        if any(inside in frame for frame in frames):
+        if inside in text:
             try:
                 if (found := find(stack)) is not None:
                     return found
@@ -453,10 +454,8 @@ def _ring(prog: Program, link: int) -> Iterator[int]:
 
 def _on_stack(stack: Stack, task: int, address: int) -> bool:
     """True if an address is on the stack of what may be a ``struct task_struct *``."""
-    if task not in stack.shared.bounds:
-        of = Object(stack.prog, "struct task_struct", address=task).address_of_()
-        try:
-            stack.shared.bounds[task] = bounds_of(of)
-        except FaultError:
-            return False
-    return address in stack.shared.bounds[task]
+    of = Object(stack.prog, stack.task.type_, value=task)
+    try:
+        return address in stack.shared.bounds_of(of)
+    except FaultError:
+        return False

@@ -1,17 +1,27 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Lists are walked to their end, or as far as they lead; all at once, the same is found."""
 
+import itertools
 import struct
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from drgn import FaultError, TypeMember
 from hypothesis import given
 from hypothesis import strategies as st
 from made_programs import empty
 
 from mmscope.drgn.reading import linked_lists
-from mmscope.drgn.reading.linked_lists import LOOPS, LOST, find, follow_lists, walk_list
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.linked_lists import (
+    LOOPS,
+    LOST,
+    find,
+    follow_lists,
+    read_list,
+    walk_list,
+)
 
 
 def walk(
@@ -160,3 +170,39 @@ def test_a_list_is_walked_to_its_end_or_as_far_as_it_leads(
     entries, whole = found
     assert walk_list(prog, base, 8, 2) == ([base + each for each in entries], whole)
     assert walk_list(prog, 1 << 64 | base, 8, 2)[0] == [base + each for each in entries]
+
+
+@pytest.mark.parametrize("lost", [None, 1])
+def test_members_of_a_list_are_those_of_its_entries_and_a_lost_one_is_counted(
+    lost: int | None,
+) -> None:
+    """Of an entry in a page that ends before its members, the link is still followed."""
+    base, size = 0xFFFF_8880_0000_0000, 4096
+    places = [size - 16, 3 * size - 16, 5 * size - 16]
+    memory = bytearray(6 * size)
+    for number, (at, to) in enumerate(itertools.pairwise([*places, 0])):
+        struct.pack_into("<QQI", memory, at, base + to, 0, number)
+    struct.pack_into("<Q", memory, 0, base + places[0])
+
+    def read(address: int, count: int, offset: int, _: bool) -> bytes:
+        if lost is not None and offset + count > places[lost] + 16 > offset:
+            raise FaultError("no memory here", address)
+        return bytes(memory[offset:][:count])
+
+    prog = empty()
+    prog.add_memory_segment(base, len(memory), read, False)
+    word = prog.pointer_type(prog.void_type())
+    head = prog.struct_type(
+        "list_head", 16, (TypeMember(word, "next"), TypeMember(word, "prev", 64))
+    )
+    number = prog.int_type("unsigned int", 4, False)
+    entry = prog.struct_type(
+        "entry", 24, (TypeMember(head, "link"), TypeMember(number, "number", 128))
+    )
+    gaps = Gaps()
+    found = read_list(prog, base, entry, "link", {"number": "number"}, 8, gaps)
+    assert found.addresses.tolist() == [base + at for at in places]
+    assert found.read.tolist() == [at != lost for at in range(3)]
+    assert found.members["number"].tolist() == [0 if at == lost else at for at in range(3)]
+    assert found.whole
+    assert gaps.bytes == (0 if lost is None else 20)
