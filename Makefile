@@ -195,10 +195,11 @@ nightly: ## all that takes too long for each change, one after the other, and wh
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 .PHONY: exam
-exam: $(READY) ## score on planted and innocent machines, in guests: SEED=1 KINDS=… WAYS=vmcore,text,watch,log CASES=folder KEEP=1 (1.5 minutes a kind)
+exam: $(READY) ## score on planted and innocent machines, in guests: SEED=1 KINDS=… WAYS=vmcore,text,watch,log KERNEL=6.12 SHAPE=large CASES=folder KEEP=1 (1.5 minutes a kind)
 	@tools/apt-install $(LAB_PACKAGES)
 	@$(BIN)/python tests/lab/exam.py $(if $(SEED),--seeds $(SEED)) $(if $(KINDS),--kinds $(KINDS)) \
-	  $(if $(WAYS),--ways $(WAYS)) $(if $(CASES),--cases '$(CASES)') $(if $(KEEP),--keep)
+	  $(if $(WAYS),--ways $(WAYS)) $(if $(CASES),--cases '$(CASES)') $(if $(KEEP),--keep) $(if $(KERNEL),--kernel $(KERNEL)) \
+	  $(if $(SHAPE),--shape $(SHAPE))
 
 .PHONY: exam-kept
 exam-kept: $(READY) ## the score of all kept cases of the exam, of which `make test` asks some (a minute); their cards: make every-case

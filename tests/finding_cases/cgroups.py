@@ -195,6 +195,12 @@ FOUND: dict[str, Case] = {
          "10 have memory that is swapped out.", "90 have neither pages nor swap"],
         "notice", unlike=["deleted"],
     ),
+    "removed cgroups of one parent that nothing in memory keeps": Case(
+        "dying-cgroups",
+        [cgroup(), *(dataclasses.replace(one, cgroup=f"/user.slice{one.cgroup}")
+                     for one in removed(6000, 0)), pin("no page, no swap", 6000, 0)],
+        ["6,000 were below /user.slice.", "6,000 have neither pages nor swap"], "warning",
+    ),
     "removed cgroups that cost more than those in use": Case(
         "dying-cgroups",
         [cgroup(), *removed(6000, 4096), pin("file", 6000, 6000, "/journal")],

@@ -77,6 +77,13 @@ def small(pid: int, anon: int) -> ProcessMemory:
     return ProcessMemory(pid, "agetty", anon, anon, 0, 0, 0, 65_536, 0, 0, 3 << 20, 1, 1)
 
 
+def mapped(size: int) -> ProcessMemory:
+    """A process with so much anonymous memory, by the kernel's own counters."""
+    return dataclasses.replace(swapped(7, "java", 0), anon_bytes=size)
+
+
+# 5.5 % of memory is available.
+TWENTIETH = [FREE, zone(free_pages=70_000), pages_of("nr_inactive_file", 5_000)]
 # A machine of 128 CPUs by the text of its /proc/zoneinfo.
 MANY_CPUS = [PcpPages(0, "Normal", cpu, None, None, 63) for cpu in range(128)]
 COPIED = TARGET | {"kind": "files", "release": "6.8.0-90-generic", "online_cpus": None}
@@ -255,6 +262,14 @@ FOUND: dict[str, Case] = {
          "java (pid 7), has 3 GiB"],
         "warning",
     ),
+    "a process has more than half, and there is more than a twentieth": Case(
+        "memory-nearly-gone", [*TWENTIETH, mapped(3 << 30)],
+        ["224.6 MiB, 5.5 % of memory, available", "java (pid 7), has 3 GiB"], "warning",
+    ),
+    "shared memory is more than half, and there is more than a twentieth": Case(
+        "memory-nearly-gone", [*TWENTIETH, pages_of("nr_shmem", 600_000)],
+        ["224.6 MiB, 5.5 % of memory, available"], "warning",
+    ),
     "little, beside hugetlb pages in use and an ARC": Case(
         "memory-nearly-gone",
         [FREE, zone(free_pages=20_000), pages_of("nr_inactive_file", 20_000),
@@ -333,6 +348,12 @@ FOUND: dict[str, Case] = {
          LedgerRow("vmalloc", "areas", -1, "", 110_000, 0, 0.0, "VmallocUsed"),
          LedgerRow("percpu", "chunks", -1, "", 100_000, 0, 0.0, "Percpu")],
         ["Percpu: 390.6 MiB"], "warning",
+    ),
+    "the same since 7.2, which counts vmalloc memory": Case(
+        "kernel-memory-large",
+        [pages_of("nr_kernel_stack", 9), pages_of("nr_vmalloc", 110_000),
+         LedgerRow("percpu", "chunks", -1, "", 100_000, 0, 0.0, "Percpu")],
+        ["Percpu: 390.6 MiB"], "warning", unlike=["nr_vmalloc: "],
     ),
     "stacks of threads, which are vmalloc memory": Case(
         "kernel-memory-large",
@@ -451,6 +472,16 @@ CLEAR: dict[str, Case] = {
         "memory-nearly-gone",
         [FREE, zone(free_pages=30_000), pages_of("nr_inactive_file", 1_000),
          arc(400_000)],
+    ),
+    "more than a twentieth, and no process has half": Case(
+        "memory-nearly-gone", [*TWENTIETH, mapped(1 << 30)],
+    ),
+    "more than a twentieth with swap, and a process has more than half": Case(
+        "memory-nearly-gone", [*TWENTIETH, mapped(3 << 30), swap(0, 200)],
+    ),
+    "more than 256 MiB, and a process has more than half": Case(
+        "memory-nearly-gone",
+        [FREE, zone(free_pages=90_000), pages_of("nr_inactive_file", 0), mapped(3 << 30)],
     ),
     "little, of a large machine": Case(
         "memory-nearly-gone",

@@ -28,7 +28,7 @@ from pathlib import Path
 from archive import LabError
 from capture import one_at_a_time
 from exam_kinds import KINDS, Kind
-from exam_machine import Machines
+from exam_machine import SHAPES, Machines
 from roles import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,10 +44,16 @@ class Exam:
     """Cases of one kernel, in a folder."""
 
     def __init__(
-        self, kernel: str, cases: Path, work: Path, say: Callable[[str], None], raw: Path | None
+        self,
+        kernel: str,
+        cases: Path,
+        work: Path,
+        say: Callable[[str], None],
+        raw: Path | None = None,
+        shape: str = "",
     ) -> None:
         self._kernel, self.cases, self._work, self._say = kernel, cases, work, say
-        self._raw = raw
+        self._raw, self._shape = raw, shape
         self._machines: Machines | None = None
 
     def case(self, kind: Kind, seed: int) -> Path | None:
@@ -65,7 +71,7 @@ class Exam:
                 work.mkdir(parents=True)
                 began = time.monotonic()
                 try:
-                    self._machines.play(kind.shape, self._named(kind, seed), work)
+                    self._machines.play(self._shape or kind.shape, self._named(kind, seed), work)
                     break
                 except LabError as error:
                     self._say(f"{kind.name}: {error}")
@@ -89,7 +95,7 @@ class Exam:
             "cause": kind.cause,
             "like": kind.like,
             "kernel": self._kernel,
-            "shape": kind.shape,
+            "shape": self._shape or kind.shape,
             "balloon": int(MEMORY * balloon),
         }
 
@@ -103,8 +109,6 @@ class Exam:
         collect(made / "vmcore", "--core", str(work / "vmcore"), "--symbols", symbols)
         collect(made / "log", str(work / "dmesg.txt"))
         if self._raw:
-            # Pages of zeros take no disk.
-            subprocess.run(["fallocate", "--dig-holes", work / "vmcore"], check=True)
             raw = self._raw / folder.name
             raw.mkdir(parents=True)
             for name in ("vmcore", "text", "dmesg.txt"):
@@ -155,6 +159,7 @@ def main() -> int:
     parser.add_argument("--ways", default=",".join(WAYS), help="with commas between (default: all)")
     parser.add_argument("--cases", type=Path, help="folder of cases, made earlier or now")
     parser.add_argument("--kernel", default="6.12", help="a row or role of kernels.toml")
+    parser.add_argument("--shape", default="", choices=SHAPES, help="of each machine (by kind)")
     parser.add_argument("--work", type=Path, help="folder that keeps the waiting machines")
     parser.add_argument("--raw", type=Path, help="folder that keeps cores and text, for rivals.py")
     parser.add_argument("--keep", action="store_true", help="keep them in tests/exam; docs/exam.md")
@@ -169,7 +174,7 @@ def main() -> int:
         try:
             kernel = resolve(asked.kernel, say)
             work = asked.work or Path(temporary)
-            exam = Exam(kernel, asked.cases or work / "cases", work, say, asked.raw)
+            exam = Exam(kernel, asked.cases or work / "cases", work, say, asked.raw, asked.shape)
             seeds = [int(seed) for seed in asked.seeds.split(",")]
             for one in marked(exam, chosen(asked.kinds), seeds, asked.ways.split(",")):
                 marks.append(one)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import io
 import json
 import mmap
@@ -38,6 +39,11 @@ OUT = Path("/out")
 GO, COLLECTOR = Path("/tmp/go"), Path("/tmp/collector")
 DATA = Path("/data")
 SAMPLES = OUT / "watch.samples"
+# Numbers of the architecture.
+SYSTEM_CALLS = {
+    "x86_64": {"finit_module": 313, "set_mempolicy": 238},
+    "aarch64": {"finit_module": 273, "set_mempolicy": 237},
+}.get(os.uname().machine, {})
 # A plant takes about as long; the watch has no fewer than this.
 LEAST_SAMPLES = 26
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -161,11 +167,26 @@ def anonymous(size: int, flags: int = 0) -> mmap.mmap:
 
 
 def populated(size: int, huge: bool = False) -> mmap.mmap:
-    """Anonymous memory, written by the kernel alone (MADV_POPULATE_WRITE)."""
+    """Anonymous memory, written."""
     memory = anonymous(size)
     memory.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
-    memory.madvise(23)
+    return written(memory)
+
+
+def written(memory: mmap.mmap) -> mmap.mmap:
+    write_pages(ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory))
     return memory
+
+
+def write_pages(address: int, size: int) -> None:
+    """Have all pages, by the kernel alone where it can (MADV_POPULATE_WRITE, since 5.14)."""
+    try:
+        libc("madvise", ctypes.c_void_p(address), ctypes.c_size_t(size), 23)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        memory = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+        memory[::PAGE] = bytes(-(-size // PAGE))
 
 
 def filled(size: int) -> mmap.mmap:
@@ -231,8 +252,17 @@ def swap_on(size: int, device: str = "/dev/vde") -> None:
 def load_module(name: str) -> None:
     (path,) = Path("/modules").glob(f"*-{name}.ko")
     with open(path, "rb") as file:
-        if _libc.syscall(313, file.fileno(), b"", 0) and ctypes.get_errno() != 17:
+        number = SYSTEM_CALLS["finit_module"]
+        if _libc.syscall(number, file.fileno(), b"", 0) and ctypes.get_errno() != errno.EEXIST:
             raise OSError(ctypes.get_errno(), f"cannot load {name}")
+
+
+def load_modules_to(name: str) -> None:
+    """A module, and all before it: which it needs differs between kernels."""
+    for path in sorted(Path("/modules").iterdir()):
+        load_module(path.stem.partition("-")[2])
+        if path.stem.endswith(f"-{name}"):
+            return
 
 
 def module(command: str, number: int) -> None:

@@ -7,7 +7,8 @@ A kind is a function that runs in the guest: it plants, holds it against the ker
 else of its own. What does not come about is no case. ``cause`` is a word of ``exam_score.CAUSES``;
 an innocent kind has none. ``like`` says which trouble an innocent one looks like.
 
-Sizes are shares of the machine's memory, so that the same kind can run on larger ones.
+Sizes are shares of the machine's memory, of a large one of ``WRITTEN``: its host does not have all
+of it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from exam_guest import (
     DATA,
     MIB,
     PAGE,
+    SYSTEM_CALLS,
     Plant,
     anonymous,
     cgroup,
@@ -41,6 +43,7 @@ from exam_guest import (
     grow,
     libc,
     load_module,
+    load_modules_to,
     log,
     meminfo,
     module,
@@ -58,8 +61,11 @@ from exam_guest import (
     wait_until,
     write,
     write_bytes,
+    write_pages,
+    written,
 )
 
+WRITTEN = 12 << 30
 SERVICES = ("ingestd", "reporter", "billing", "indexer", "java", "node", "worker", "postgres")
 
 
@@ -104,9 +110,14 @@ def total() -> int:
     return meminfo()["MemTotal"]
 
 
+def writable() -> int:
+    """What can be written of the machine's memory."""
+    return min(total(), WRITTEN)
+
+
 def share(rng: random.Random, low: float, high: float) -> int:
     """So much of the machine's memory, in whole pages."""
-    return int(total() * rng.uniform(low, high)) // PAGE * PAGE
+    return int(writable() * rng.uniform(low, high)) // PAGE * PAGE
 
 
 def service(rng: random.Random) -> str:
@@ -115,7 +126,7 @@ def service(rng: random.Random) -> str:
 
 def all_but(part: float) -> int:
     """What is free to take, but for a share of memory."""
-    return int(meminfo()["MemAvailable"] - part * total()) // PAGE * PAGE
+    return int(meminfo()["MemAvailable"] - part * writable()) // PAGE * PAGE
 
 
 def left() -> float:
@@ -191,7 +202,7 @@ def process_leak(rng: random.Random) -> dict[str, Any]:
 def slab_leak_of_module(rng: random.Random) -> dict[str, Any]:
     """A module never frees its objects."""
     held = leak("slab", 0.3, 0.5, rng)
-    check(meminfo()["SUnreclaim"] > held > 0.25 * total(), "slab did not grow")
+    check(meminfo()["SUnreclaim"] > held > 0.25 * writable(), "slab did not grow")
     return {"owner": ["exam_request", "mmscope_exam"], "bytes": held}
 
 
@@ -199,7 +210,7 @@ def slab_leak_of_module(rng: random.Random) -> dict[str, Any]:
 def vmalloc_leak_of_module(rng: random.Random) -> dict[str, Any]:
     """A module never frees what it took with vmalloc()."""
     held = leak("vmalloc", 0.25, 0.45, rng)
-    check(meminfo()["VmallocUsed"] > held > 0.2 * total(), "vmalloc did not grow")
+    check(meminfo()["VmallocUsed"] > held > 0.2 * writable(), "vmalloc did not grow")
     return {"owner": ["exam_leak_vmalloc", "mmscope_exam"], "bytes": held}
 
 
@@ -308,27 +319,44 @@ def unread_sockets(rng: random.Random) -> dict[str, Any]:
 
 @sick("dying-cgroups")
 def dying_cgroups(rng: random.Random) -> dict[str, Any]:
-    """Sessions that are gone, and each left a page in a file of tmpfs."""
+    """Sessions that are gone, and each left a page in a file of tmpfs, or since 7.2 a socket."""
     number = rng.randrange(2400, 2800)
+    cgroup("user.slice")
+    write(CGROUPS / "user.slice/cgroup.subtree_control", "+memory")
+
+    def sessions(first: int, last: int, leave: Callable[[int], Any]) -> list[Any]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
+        kept = []
+        for each in range(first, last):
+            place = CGROUPS / "user.slice" / f"session-{each}.scope"
+            place.mkdir()
+            write(place / "cgroup.procs", os.getpid())
+            kept.append(leave(each))
+            write(CGROUPS / "cgroup.procs", os.getpid())
+            place.rmdir()
+        return kept
+
+    def dying() -> int:
+        return numbers(CGROUPS / "cgroup.stat")["nr_dying_descendants"]
+
     with open("/dev/shm/journal", "wb", buffering=0) as file:
-        cgroup("user.slice")
-        write(CGROUPS / "user.slice/cgroup.subtree_control", "+memory")
 
-        def sessions() -> None:
-            for each in range(number):
-                place = CGROUPS / "user.slice" / f"session-{each}.scope"
-                place.mkdir()
-                write(place / "cgroup.procs", os.getpid())
-                os.pwrite(file.fileno(), b"x" * PAGE, each * PAGE)
-                write(CGROUPS / "cgroup.procs", os.getpid())
-                place.rmdir()
+        def page(each: int) -> int:
+            return os.pwrite(file.fileno(), b"x" * PAGE, each * PAGE)
 
-        pid = spawn("sessions", sessions)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    dying = numbers(CGROUPS / "cgroup.stat")["nr_dying_descendants"]
-    check(dying > 1000, f"{dying} dying cgroups")
-    return {"owner": ["journal"], "cgroups": dying}
+        # 7.2 gives the pages of a removed cgroup to its parent, and is rid of it soon.
+        few = spawn("sessions", lambda: sessions(0, 100, page))
+        pages_keep = not wait_until(lambda: dying() < 50, 5)
+        if pages_keep:
+            rest = spawn("sessions", lambda: sessions(100, number, page))
+            os.kill(rest, signal.SIGKILL)
+            os.waitpid(rest, 0)
+    os.kill(few, signal.SIGKILL)
+    os.waitpid(few, 0)
+    if not pages_keep:
+        spawn("sessiond", lambda: sessions(100, number, lambda each: socket.socket()))
+    check(dying() > 1000, f"{dying()} dying cgroups")
+    return {"owner": ["journal"] if pages_keep else ["sessiond", "user.slice"], "cgroups": dying()}
 
 
 @sick("cgroup-thrash")
@@ -433,8 +461,8 @@ def oom_mempolicy(rng: random.Random) -> dict[str, Any]:
     node = rng.randrange(2)
 
     def bound() -> Any:
-        mask = ctypes.c_ulong(1 << node)
-        check(ctypes.CDLL(None).syscall(238, 2, ctypes.byref(mask), 64) == 0, "set_mempolicy")
+        mask, number = ctypes.c_ulong(1 << node), SYSTEM_CALLS["set_mempolicy"]
+        check(ctypes.CDLL(None).syscall(number, 2, ctypes.byref(mask), 64) == 0, "set_mempolicy")
         return grow(2 * total(), 20, 0.1)()
 
     before = vmstat()["oom_kill"]
@@ -455,10 +483,10 @@ def swap_storm(rng: random.Random) -> dict[str, Any]:
     def work() -> None:
         memory = filled(size)
         while True:
-            memory.madvise(23)
+            written(memory)
 
     spawn(name, work, ready=False)
-    # MADV_POPULATE_WRITE goes through all of it again and again.
+    # It goes through all of it again and again.
     check(wait_until(lambda: vmstat()["pswpin"] * PAGE > 0.3 * total(), 150), "no pages come back")
     return {"owner": [name], "bytes": size}
 
@@ -485,7 +513,7 @@ def page_table_bloat(rng: random.Random) -> dict[str, Any]:
 @sick("hugetlb")
 def hugetlb_misconfigured(rng: random.Random) -> dict[str, Any]:
     """Most memory is in a pool that has no user, and the rest is full."""
-    pages = share(rng, 0.5, 0.62) // (2 * MIB)
+    pages = max(share(rng, 0.5, 0.62), total() - (4 << 30)) // (2 * MIB)
     sysctl("vm/nr_hugepages", pages)
     got = meminfo()["HugePages_Free"]
     check(got * 2 * MIB > 0.45 * total(), f"{got} huge pages")
@@ -585,7 +613,7 @@ def segment(rng: random.Random, size: int, attach: bool) -> int:
     at = ctypes.CDLL(None).shmat
     at.restype = ctypes.c_void_p
     address = at(kept, None, 0)
-    libc("madvise", ctypes.c_void_p(address), ctypes.c_size_t(size), 23)
+    write_pages(address, size)
     if not attach:
         libc("shmdt", ctypes.c_void_p(address))
     return key
@@ -688,8 +716,7 @@ def database_starts(rng: random.Random) -> dict[str, Any]:
     buffers = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
 
     def fill() -> mmap.mmap:
-        buffers.madvise(23)
-        return buffers
+        return written(buffers)
 
     for number in range(rng.randrange(12, 24)):
         spawn("postgres", fill if number < 2 else lambda: buffers[0])
@@ -701,10 +728,7 @@ def database_starts(rng: random.Random) -> dict[str, Any]:
 @innocent("swap storm")
 def zram_at_work(rng: random.Random) -> dict[str, Any]:
     """Cold memory lies compressed in zram, and nothing comes back."""
-    load_module("lz4_compress")
-    load_module("lz4hc_compress")
-    load_module("zsmalloc")
-    load_module("zram")
+    load_modules_to("zram")
     write("/sys/block/zram0/disksize", total() // 2 // PAGE * PAGE)
     device = "/dev/zram0"
     wait_until(lambda: Path(device).exists(), 5)
@@ -748,9 +772,7 @@ def hugetlb_in_use(rng: random.Random) -> dict[str, Any]:
     check(pages * 2 * MIB > 0.35 * total(), "no pool")
 
     def guest() -> mmap.mmap:
-        memory = anonymous(pages * 2 * MIB, 0x40000)
-        memory.madvise(23)
-        return memory
+        return written(anonymous(pages * 2 * MIB, 0x40000))
 
     spawn("qemu", guest)
     check(meminfo()["HugePages_Free"] == 0, "the pool is not in use")

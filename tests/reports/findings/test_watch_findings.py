@@ -2,6 +2,7 @@
 """Findings about what ``mmscope watch`` saw: found, not so, and not to be told."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -610,6 +611,20 @@ def test_what_runs_out_is_of_who_gained_it(tmp_path: Path) -> None:
     assert owner(grew, "watch-memory-runs-out") == "java (pid 7)"
     none = asked(tmp_path / "b", [*falls_to(40), *others])
     assert owner(none, "watch-memory-runs-out") == ""
+
+
+def test_a_tenth_is_little_beside_a_process_that_has_half(tmp_path: Path) -> None:
+    java = [held("process", "java", 50, 800)]
+    finding = found(asked(tmp_path / "a", [*falls_to(60), *java]), "watch-memory-runs-out")
+    assert finding is not None and finding.owner == "java (pid 7)"
+    assert "60 MiB, 6.0 % of memory, available at the end" in finding.title
+    shared = [*falls_to(60), *(level(n, "Shmem", 100 * n + 100) for n in range(6))]
+    assert found(asked(tmp_path / "c", shared), "watch-memory-runs-out")
+    for rows in ([*falls_to(60), held("process", "java", 50, 400)],
+                 [*falls_to(60, swap=50), *java],
+                 [*falls_to(300, total=4_000), held("process", "java", 50, 3_000)]):  # fmt: skip
+        assert found(asked(tmp_path / "b", rows), "watch-memory-runs-out") is None
+        shutil.rmtree(tmp_path / "b")
 
 
 def test_files_that_nobody_has_open_are_said_and_open_ones_are_of_who_has_them(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // What a driver can do to memory, for the exam: leaks of each kind, pages that a shrinker gives back, memory in pieces, a
-// reserve, and an mmap_lock that is held. For kernels since 6.7, which have shrinker_alloc().
+// reserve, and an mmap_lock that is held. For kernels since 5.10.
 //
 // /sys/kernel/debug/mmscope_exam: write "COMMAND NUMBER", one a write. Read: bytes that pages, vmalloc, percpu, slab and
 // arc hold now, a line each.
@@ -18,7 +18,13 @@
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/uaccess.h>
+#include <linux/version.h>
 #include <linux/vmalloc.h>
+
+// Of 6.5. Before, a cache that kmemleak does not look at is merged with none.
+#ifndef SLAB_NO_MERGE
+#define SLAB_NO_MERGE SLAB_NOLEAKTRACE
+#endif
 
 #define OBJECT_BYTES 1000
 #define VMALLOC_BYTES (256 << 10)
@@ -30,7 +36,7 @@ static LIST_HEAD(arc);
 static DEFINE_SPINLOCK(arc_lock);
 static DEFINE_MUTEX(lock);
 static struct kmem_cache *cache;
-static struct shrinker *shrinker;
+static bool shrinks;
 static unsigned long bytes_pages, bytes_vmalloc, bytes_percpu, bytes_slab, arc_pages;
 
 static noinline int exam_leak_pages(long mib)
@@ -103,17 +109,39 @@ static unsigned long arc_scan(struct shrinker *of, struct shrink_control *contro
 	return freed ?: SHRINK_STOP;
 }
 
+static int arc_register(void)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 7, 0)
+	struct shrinker *shrinker = shrinker_alloc(0, "exam-arc");
+
+	if (!shrinker)
+		return -ENOMEM;
+	shrinker->count_objects = arc_count;
+	shrinker->scan_objects = arc_scan;
+	shrinker_register(shrinker);
+	return 0;
+#else
+	static struct shrinker shrinker = {
+		.count_objects = arc_count,
+		.scan_objects = arc_scan,
+		.seeks = DEFAULT_SEEKS,
+	};
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 0, 0)
+	return register_shrinker(&shrinker, "exam-arc");
+#else
+	return register_shrinker(&shrinker);
+#endif
+#endif
+}
+
 // A cache of its own that gives back what is asked for.
 static noinline int exam_fill_arc(long mib)
 {
-	if (!shrinker) {
-		shrinker = shrinker_alloc(0, "exam-arc");
-		if (!shrinker)
-			return -ENOMEM;
-		shrinker->count_objects = arc_count;
-		shrinker->scan_objects = arc_scan;
-		shrinker_register(shrinker);
-	}
+	int error = shrinks ? 0 : arc_register();
+
+	if (error)
+		return error;
+	shrinks = true;
 	for (long i = 0; i < mib * (MIB >> PAGE_SHIFT); i++) {
 		struct page *page = alloc_pages(GFP_KERNEL, 0);
 
