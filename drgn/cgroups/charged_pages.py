@@ -111,7 +111,11 @@ class ChargedPages(Shared):
         """
         here = np.flatnonzero(every != 0)
         words = every[here]
-        ours = ((words | chunk["tail"][here]) & VECTOR) == 0
+        head = (chunk["tail"][here] & VECTOR) == 0
+        # Only slabs have a vector.
+        vector = ((words & VECTOR) != 0) & head & ~self._slab[kinds[here]]
+        self.other_pages += int(np.count_nonzero(vector))
+        ours = ((words & VECTOR) == 0) & head
         ours &= ~self._slab[kinds[here]]
         here, words = here[ours], words[ours]
         if not len(here):

@@ -26,7 +26,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST, column
 from mmscope.drgn.tables.table import table, tables_of
@@ -36,6 +36,7 @@ FIXED = 1 << 11  # FIXED_1 of include/linux/sched/loadavg.h: 1 is so much
 # EXP_10s, EXP_60s and EXP_300s of kernel/sched/psi.c: what a period leaves of an average.
 LEFT = (1677, 1981, 2034)
 PERIOD_NS = 2 * 10**9 + 10**6  # PSI_FREQ, 2 * HZ + 1 jiffies; one of 1 ms
+CLOCKS_US = 10 * 10**6  # by which the clocks of CPUs, and what is counted since, may differ
 KINDS = {"some": "PSI_MEM_SOME", "full": "PSI_MEM_FULL"}
 LINE = re.compile(
     r"(some|full) avg10=(\d{1,3}\.\d\d) avg60=(\d{1,3}\.\d\d) avg300=(\d{1,3}\.\d\d) "
@@ -96,11 +97,27 @@ def rows_of(group: Object, cgroup: str | None, now: int) -> Iterator[Pressure]:
         yield Pressure(cgroup, kind, ten, sixty, three_hundred, total)
 
 
+def totals_apart(rows: list[Pressure], boot_us: int) -> int:
+    """
+    Groups that were stalled for longer than the machine runs, or wholly for longer than in part:
+    ``collect_percpu_times()`` adds up both at once.
+
+    :param boot_us: since boot, when averages were last brought up to date.
+    """
+    total = {(row.cgroup, row.kind): row.total_us for row in rows}
+    some = ((row, total[row.cgroup, "some"]) for row in rows)
+    most = boot_us + boot_us // 100 + CLOCKS_US
+    return len(
+        {row.cgroup for row, in_part in some if row.total_us > min(in_part + CLOCKS_US, most)}
+    )
+
+
 def from_memory(memory: Memory) -> Found:
     prog = memory.prog
     machine = psi_group(prog)
     now = int(machine.avg_last_update)
     found, rows = Found(), list(rows_of(machine, None, now))
+    boot_us = now // 1000
     memcgs = memcgs_once(memory)
     gaps = Gaps()
     pointers = memcgs.columns["cgroup"]
@@ -117,6 +134,8 @@ def from_memory(memory: Memory) -> Found:
                 rows += rows_of(group[0].read_(), path, now)
         except FaultError:
             lost += 1
+    if odd := totals_apart(rows, boot_us):
+        disagreement(memory, found, f"stalls of {plural(odd, 'group')} took longer than can be")
     if lost:
         found.notes.append(f"the pressure of {plural(lost, 'cgroup')} could not be read")
     found.unreadable_bytes = gaps.bytes

@@ -21,7 +21,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, ProgramFlags, Type, TypeKind, container_of, sizeof
+from drgn import (
+    FaultError,
+    Object,
+    Program,
+    ProgramFlags,
+    Type,
+    TypeKind,
+    container_of,
+    offsetof,
+    sizeof,
+)
 from drgn.helpers.linux.percpu import percpu_counter_sum
 
 from mmscope.drgn.filesystems.super_blocks import (
@@ -37,6 +47,7 @@ from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name, is_unha
 from mmscope.drgn.reading.kernel_arrays import TORN, Array, Bools, Columns, Gaps, S64s, U32s, U64s
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
+from mmscope.drgn.reading.rwsem_counts import lock_counts, lock_word
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import (
@@ -61,16 +72,21 @@ INODE = {
     "links": "i_nlink",
     "size": "i_size",
     "dentry": "i_dentry.first",
+    "flags": "i_flags",
 }
 DENTRY: Columns = {
     "name": "d_name.name",
     "length": "d_name.len",
     "count": "d_lockref.count",
+    "inode": "d_inode",
+    "hashed": "d_hash.pprev",
     # The union has no name in 7.2.
     "next": ("d_alias.next", "d_u.d_alias.next"),
 }
 AT = {name: number for number, name in enumerate(COLUMNS)}
 DEAD = -128  # lockref_mark_dead()
+MOST_BAD = 64  # pages of one file: more fail on no machine
+S_DAX = 1 << 13  # include/linux/fs.h: a macro, the same from 5.10 to 7.3
 MOST_HOLD = 1 << 28  # a dentry: as many open files take 50 GiB
 # References of a dentry that are no open file's: of who looks it up, watches it, or mounts on it.
 MOST_OTHERS = 1 << 12
@@ -244,6 +260,9 @@ class CachedFiles:
     other_rows: int = 0
     dentries_lost: int = 0  # of shared memory, that cannot be read
     names_unlike: int = 0  # of shared memory, that no kernel code gives
+    numbers_unlike: int = 0  # of inodes of shared memory, that were not given yet
+    links_unlike: int = 0  # of tmpfs, with links and in no directory, or the other way round
+    beyond_end: int = 0  # of shared memory, with more pages than fit before their end
     gaps: Gaps = field(default_factory=Gaps)
 
     @property
@@ -315,6 +334,9 @@ def _look_at_shared_memory(files: CachedFiles) -> None:
     dentry, read = _read_there(prog, address, prog.type("struct dentry"), DENTRY, Gaps())
     counts = dentry["count"].astype(np.int32)
     read &= (counts >= DEAD) & (counts < _most_holds(prog))
+    # It loses its inode and leaves its list one after the other (dentry_unlink_inode()).
+    host = files.of_mapping["host"][at]
+    read &= (dentry["inode"] == host) | (dentry["inode"] == 0)
     others = dentry["next"][read & (dentry["next"] != 0)]
     _, found = read_scattered(prog, others, np.dtype("<u8"), Gaps())
     files.dentries_lost = int(((first != 0) & ~read).sum() + (~found).sum())
@@ -329,6 +351,21 @@ def _look_at_shared_memory(files: CachedFiles) -> None:
     texts = zip(starts["text"][named].tolist(), dentry["length"][ours][named].tolist(), strict=True)
     files.names_unlike = sum(starts_unlike(text, length) for text, length in texts)
 
+    of_sb = files.supers.columns["own"][files.sb[at]]
+    own = prog.type("struct shmem_sb_info")
+    columns = {"next": "next_ino"} | ({"huge": "huge"} if own.has_member("huge") else {})
+    given, there = read_members(prog, of_sb, own, columns, Gaps())
+    # shmem_reserve_inode() and what it became: a mount's begin again after 32 bits, unless it is
+    # mounted with inode64. Of SysV memory it is shmid.
+    most = np.where(inside, given["next"], np.maximum(given["next"], np.uint64((1 << 32) - 1)))
+    unlike = (inode["ino"] > most) | (inode["ino"] == 0)
+    files.numbers_unlike = int(np.count_nonzero(there & (kind != SYSV) & unlike))
+    small = there & (given["huge"] == 0) if "huge" in columns else there
+    files.beyond_end = _beyond_end(files, at[small])
+    # shmem_unlink() takes the link away, d_delete() the name; another name may be there.
+    only = read & (kind == TMPFS) & (dentry["next"] == 0) & (inode["links"] < 2)
+    unlike = (dentry["hashed"] == 0) != (inode["links"] == 0)
+    files.links_unlike = int(np.count_nonzero(only & unlike))
     pinned = np.where((kind == SYSV) | ((kind == TMPFS) & (inode["links"] > 0)), 1, 0)
     # With several names the other dentries may be held.
     single = read & (dentry["next"] == 0)
@@ -337,6 +374,28 @@ def _look_at_shared_memory(files: CachedFiles) -> None:
     # Without a name it would be gone if it were not in use; what kernel code has is none of these.
     held[(held == NOT_HELD) & ((pinned == 0) | (kind == KERNEL))] = UNKNOWN_HOLDER
     files.held[at] = held
+
+
+def _beyond_end(files: CachedFiles, at: S64s) -> int:
+    """
+    Number of files of shared memory with more pages than fit before their end, and before what was
+    given to them beyond it (``shmem_fallocate()``); not those that are locked, as they are while
+    they are cut.
+
+    :param at: files of mounts without huge pages, which may reach beyond the end.
+    """
+    prog = files.prog
+    own = prog.type("struct shmem_inode_info")
+    # "huge tmpfs: fix fallocate(vanilla) advance over huge pages" (050dcb5c85bb, in v5.15)
+    if not own.has_member("fallocend") or not (word := lock_word(prog)):
+        return 0
+    before = np.uint64(offsetof(own, "vfs_inode"))
+    columns = {"end": "fallocend", "lock": f"vfs_inode.i_rwsem.{word}"}
+    more, read = read_members(prog, files.of_mapping["host"][at] - before, own, columns, Gaps())
+    page = int(prog["PAGE_SIZE"].value_())
+    fit = np.maximum(-(-files.inode["size"][at].astype(np.float64) // page), more["end"])
+    still = read & (lock_counts(more["lock"]) == 0)
+    return int(np.count_nonzero(still & (files.pages[at] > fit)))
 
 
 def starts_unlike(text: bytes, length: int) -> bool:
@@ -387,6 +446,8 @@ def path_of_file(files: CachedFiles, at: int) -> str | None:
             return None
         address = first - alias_offset(prog)
         dentry = Object(prog, "struct dentry", address=address).address_of_()
+        if dentry.d_inode.value_() not in (0, int(files.of_mapping["host"][at])):
+            raise ValueError("its name is of another file")
         if dentry.d_parent == dentry:  # in no directory
             return dentry_name(dentry)
         path, _ = path_below(prog, address, files.supers.roots(int(files.sb[at])))
@@ -589,13 +650,18 @@ def checks(files: CachedFiles, vmstat: dict[str, int]) -> list[CachedFileCheck]:
 
 def odd_counts(files: CachedFiles, present: int) -> int:
     """
-    Count address_spaces that say that they have fewer pages than were found, or more than there
-    are, and are not locked: pages come and go, and are counted, under the lock of ``i_pages``.
+    Count address_spaces that say that they have fewer pages than were found, or more, and are not
+    locked: pages come and go, and are counted, under the lock of ``i_pages``. Bad pages stay in it,
+    and what is read with DAX.
     """
     kept = files.of_mapping["nrpages"]
     # Before v6.7 hugetlbfs counted huge pages.
     fewer = (kept < files.pages.astype(np.uint64)) & (files.kind != HUGETLBFS)
-    odd = files.mapping[files.known & ((kept > present) | fewer)]
+    more = kept > files.pages.astype(np.uint64) + np.uint64(MOST_BAD)
+    more &= (files.inode["flags"] & S_DAX == 0) & (files.other_rows == 0)
+    if "hugetlb_basepage_index" in files.prog:
+        more &= files.kind != HUGETLBFS
+    odd = files.mapping[files.known & ((kept > present) | fewer | more)]
     count = 0
     for address in odd.tolist():
         lock = Object(files.prog, "struct address_space", address=address).i_pages.xa_lock
@@ -636,9 +702,16 @@ def cached_files_from_memory(memory: Memory) -> Found:
         disagreement(
             memory, found, f"{plural(odd, 'file')} of shared memory have names that {words}"
         )
+    if odd := files.numbers_unlike:
+        words = "of shared memory have inode numbers that were not given yet"
+        disagreement(memory, found, f"{plural(odd, 'file')} {words}")
     if lost := nameless(files, rows):
         disagreement(memory, found, f"the names of {plural(lost, 'file')} cannot be read")
-    if apart := sum(links_apart(row.path, row.deleted, row.filesystem) for row in rows):
+    if odd := files.beyond_end:
+        words = "of shared memory have more pages than fit before their end"
+        disagreement(memory, found, f"{plural(odd, 'file')} {words}")
+    apart = sum(links_apart(row.path, row.deleted, row.filesystem) for row in rows)
+    if apart := max(apart, files.links_unlike):
         disagreement(memory, found, f"links and names of {plural(apart, 'file')} do not fit")
     if more := len(files.mapping) + files.other_rows - len(rows):
         found.unlisted.append(f"{more:,} files with fewer pages, which cached_filesystems counts")

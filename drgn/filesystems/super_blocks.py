@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 from drgn import FaultError, Object, Program, offsetof
 from drgn.helpers.linux.list import list_for_each_entry
+from drgn.helpers.linux.xarray import xa_is_value, xa_load, xa_to_value
 
 from mmscope.drgn.reading.dentry_paths import mounted_path
 from mmscope.drgn.reading.kernel_arrays import (
@@ -28,8 +29,8 @@ from mmscope.drgn.reading.kernel_arrays import (
     distinct,
     struct_dtype,
 )
-from mmscope.drgn.reading.kernel_names import MINOR_BITS, device_numbers, name_at, name_in
-from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.kernel_names import MINOR_BITS, device_numbers, name_at, name_in, nearly
+from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found, disagreement
 from mmscope.drgn.tables.display import plural
@@ -37,9 +38,18 @@ from mmscope.drgn.tables.display import plural
 MOST_MAJORS = 512  # BLKDEV_MAJOR_MAX; of no disk the major number is 0
 MAX_SUPER_BLOCKS = 1 << 18
 MAX_MOUNTS = 256  # of one file system that are looked at
+IDA_BITS = 1024  # of a leaf: IDA_BITMAP_BITS (include/linux/idr.h)
 ID_BYTES = 32  # s_id
 BDI_CAP_WRITEBACK = 1  # include/linux/backing-dev.h: a macro; 1 << 0 from 5.10 to 7.3
-COLUMNS = {"type": "s_type", "dev": "s_dev", "bdi": "s_bdi", "root": "s_root", "op": "s_op"}
+COLUMNS = {
+    "type": "s_type",
+    "dev": "s_dev",
+    "bdev": "s_bdev",
+    "bdi": "s_bdi",
+    "root": "s_root",
+    "op": "s_op",
+    "own": "s_fs_info",
+}
 
 # The path of a mount, and whether it is in init's mount namespace; None: it is mounted nowhere.
 Mounted = tuple[str | None, bool | None]
@@ -212,6 +222,7 @@ def super_blocks_once(memory: Memory) -> SuperBlocks:
     return memory.once("super_blocks", lambda: read_super_blocks(memory.prog))
 
 
+IN_MEMORY = ("tmpfs", "hugetlbfs", "rootfs", "devtmpfs", "ramfs")
 UNNAMED = ("/memfd:", "/SYSV", "/anon_hugepage", "memfd:", "SYSV")
 
 
@@ -221,11 +232,42 @@ def links_apart(path: str | None, deleted: bool | None, filesystem: str | None) 
     none from the beginning (``__shmem_file_setup()``, mm/shmem.c; ``hugetlb_file_setup()``,
     fs/hugetlbfs/inode.c), and what is deleted leaves its directory.
     """
-    if path is None or deleted is None or filesystem not in ("tmpfs", "hugetlbfs"):
+    if path is None or deleted is None or filesystem not in IN_MEMORY:
         return False
     if path.endswith(" (deleted)") or not path.startswith("/"):
         return path.startswith(UNNAMED) and not deleted
     return deleted
+
+
+def devices_apart(supers: SuperBlocks) -> int:
+    """
+    File systems with the number of another device than theirs, or without a device, with one that
+    was not given out (``get_anon_bdev()``, fs/super.c).
+    """
+    prog, columns = supers.prog, supers.columns
+    type_ = prog.type("struct block_device")
+    devices, read = read_members(prog, columns["bdev"], type_, {"dev": "bd_dev"}, Gaps())
+    none = columns["dev"] >> MINOR_BITS == 0
+    apart = np.count_nonzero(read & ~none & (devices["dev"] != columns["dev"]))
+    tree = prog["unnamed_dev_ida"].xa.address_of_()
+    leaves: dict[int, int] = {}
+    # One that is being unmounted has no root, and may have given its number back.
+    for number in columns["dev"][none & (columns["root"] != 0)].tolist():
+        at, bit = divmod(number, IDA_BITS)
+        if at not in leaves:
+            leaves[at] = _given(prog, xa_load(tree, at))
+        apart += not leaves[at] >> bit & 1
+    return int(apart)
+
+
+def _given(prog: Program, entry: Object) -> int:
+    """The numbers that a leaf of an IDA has given out, a bit each (lib/idr.c)."""
+    if xa_is_value(entry):
+        return int(xa_to_value(entry))
+    if not entry:
+        return 0
+    data = prog.read(entry.value_(), IDA_BITS // 8)
+    return int.from_bytes(data, "little")
 
 
 def note_mounts(memory: Memory, supers: SuperBlocks, found: Found) -> None:
@@ -234,6 +276,12 @@ def note_mounts(memory: Memory, supers: SuperBlocks, found: Found) -> None:
     if odd := int(np.count_nonzero((device == 0) | (device >> MINOR_BITS >= MOST_MAJORS))):
         words = f"{plural(odd, 'file system')} of a device that there is not"
         disagreement(memory, found, words)
+    with contextlib.suppress(LookupError):
+        if not memory.live and (odd := devices_apart(supers)):
+            found.notes.append(f"{plural(odd, 'file system')} of another device than its own")
+    if odd := sum(map(nearly, supers.ids, supers.types)):
+        words = plural(odd, "file system")
+        disagreement(memory, found, f"s_id of {words} is a part of its type, or a letter off")
     if nameless := supers.types.count(""):
         words = plural(nameless, "file system")
         disagreement(memory, found, f"the type of {words} cannot be read")

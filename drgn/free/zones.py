@@ -308,8 +308,9 @@ BY_ADDRESS = ("DMA", "DMA32", "Normal")
 
 def zones_beyond_nodes(prog: Program) -> list[str]:
     """
-    In words, which zones reach beyond the node that they are of, which of its ends no zone has, and
-    which zones that lie one after the other by their addresses overlap.
+    In words, which zones are of another node by their own word (``zone_pgdat``) or reach beyond
+    theirs, which of its ends no zone has, and which zones that lie one after the other by their
+    addresses overlap.
 
     A node grows and shrinks with its zones: ``move_pfn_range_to_zone()`` and
     ``remove_pfn_range_from_zone()`` (mm/memory_hotplug.c), ``calculate_node_totalpages()``
@@ -327,6 +328,8 @@ def zones_beyond_nodes(prog: Program) -> list[str]:
             if start == end:
                 continue
             spans.append(Span(zone_name(zone), start, end))
+            if zone.zone_pgdat.value_() != pgdat.value_():
+                words.append(f"zone {zone_name(zone)} of node {node} says that it is of another")
             if not first <= start < end <= stop:
                 words.append(
                     f"zone {zone_name(zone)} of node {node} reaches from PFN {start:#x} to "
@@ -395,23 +398,25 @@ def _unwrapped(watermark: int, boost: int | None) -> int:
     return (int(watermark) - (boost or 0)) % (1 << 64) + (boost or 0)
 
 
-def _waiter(prog: Program, word: int) -> int:
-    """The CPU that a queued spinlock's queue ends with; -1: none."""
+def _no_queue(prog: Program, word: int) -> bool:
+    """True if a queued spinlock's queue ends with no CPU, or with two that are next."""
     most = 8 * sizeof(prog["__cpu_possible_mask"].type_)  # CONFIG_NR_CPUS, rounded up
-    return (word >> (18 if most < 1 << 14 else 11)) - 1
+    cpus = prog["nr_cpu_ids"].value_() if "nr_cpu_ids" in prog else 1
+    if most >= 1 << 14:  # the next in line is a bit
+        return (word >> 11) - 1 >= cpus
+    return (word >> 18) - 1 >= cpus or word >> 8 & 0xFF > 1
 
 
 def locks_damaged(prog: Program) -> Iterator[str]:
     """
     Words for each zone whose lock has a value that no queued spinlock has: the lowest byte is 0, 1
-    or, of a paravirtual one, 3 (include/asm-generic/qspinlock_types.h,
-    kernel/locking/qspinlock_paravirt.h).
+    or, of a paravirtual one, 3; the next, if it is a byte, 0 or 1 (include/asm-generic/
+    qspinlock_types.h, kernel/locking/qspinlock_paravirt.h).
     """
-    cpus = prog["nr_cpu_ids"].value_() if "nr_cpu_ids" in prog else 1
     for node, _, zone in for_each_zone(prog):
         with contextlib.suppress(AttributeError):
             word = zone.lock.rlock.raw_lock.val.counter.value_()
-            if word & 0xFF not in (0, 1, 3) or _waiter(prog, word) >= cpus:
+            if word & 0xFF not in (0, 1, 3) or _no_queue(prog, word):
                 yield f"the lock of zone {zone_name(zone)} of node {node} is {word:#x}, as none is"
 
 

@@ -38,6 +38,8 @@ def add_block_requests(prog: Program, found: Holdings, kind: int) -> None:
         if tag_set and (odd := _other_tags(disk.queue)):
             words = f"tags of {plural(odd, 'queue')} are others than the device's"
             found.missing.append(f"requests of block devices: {words}")
+        if disk.queue.mq_ops and not tag_set:  # blk_mq_alloc_queue() sets both
+            found.missing.append("requests of block devices: a queue has no tags")
         for tags in _tags(disk.queue):
             if not tags or tags.value_() in seen:
                 continue

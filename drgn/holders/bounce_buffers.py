@@ -20,6 +20,7 @@ from mmscope.drgn.tables.display import plural
 
 MOST_SLOTS = 1 << 22
 SLOT_SHIFT = 11  # IO_TLB_SHIFT
+MOST_AREAS = 1 << 13
 SEGMENT = 128  # IO_TLB_SEGSIZE
 
 
@@ -41,6 +42,12 @@ def add_bounce_buffers(prog: Program, found: Holdings) -> None:
         found.missing.append(f"swiotlb: {words} not as free as the next says")
     used = [at + np.flatnonzero(slots["list"] == 0) for at, slots in parts]
     slots = np.concatenate([np.empty(0, np.int64), *used])
+    areas = getattr(pool, "areas", None)  # since v6.0
+    if areas and not prog.flags & ProgramFlags.IS_LIVE:
+        said = sum(int(areas[at].used) for at in range(min(int(pool.nareas), MOST_AREAS)))
+        # An area has a lock and counts one mapping at a time: a segment at most.
+        if abs(said - len(slots)) > SEGMENT * int(pool.nareas):
+            found.missing.append(f"swiotlb: {len(slots):,} slots are in use, by its count {said:,}")
     shift = int(prog["PAGE_SHIFT"].value_())
     pages = distinct((int(pool.start.value_()) >> shift) + (slots >> (shift - SLOT_SHIFT)))
     if len(pages):

@@ -23,8 +23,16 @@ import numpy as np
 from drgn import FaultError, Object, Program, ProgramFlags, TypeKind, offsetof, sizeof
 
 from mmscope.drgn.holders.holdings import Holder, Holdings, by_holder, pointers
-from mmscope.drgn.processes.open_files import OpenFiles
-from mmscope.drgn.reading.kernel_arrays import Gaps, U64s, distinct, read_array, struct_dtype
+from mmscope.drgn.processes.open_files import PIPES, OpenFiles
+from mmscope.drgn.reading.kernel_arrays import (
+    Bools,
+    Columns,
+    Gaps,
+    U64s,
+    distinct,
+    read_array,
+    struct_dtype,
+)
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.tables.display import plural
 
@@ -38,8 +46,7 @@ def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int, large
 
     :param large: the kind of an array of buffers that is a large allocation of kmalloc().
     """
-    # FIFOs, and in 7.2 anonymous pipes by themselves.
-    pipes, who = files.of_kind(prog, "pipefifo_fops", "pipeanon_fops")
+    pipes, who = files.of_kind(prog, *PIPES)
     pipe = prog.type("struct pipe_inode_info")
     # One page in 6.12, two in 7.2.
     spare = "prealloc.pages" if pipe.has_member("prealloc") else "tmp_page"
@@ -48,8 +55,11 @@ def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int, large
     for name in more:
         type_ = type_.member(name).type
     spares = [f"{spare}[{at}]" for at in range(getattr(type_, "length", 0))] or [spare]
-    columns = {"bufs": "bufs", "size": "ring_size", "head": "head", "tail": "tail"}
-    columns |= {name: name for name in spares}
+    columns: Columns = {
+        **{"bufs": "bufs", "size": "ring_size", "head": "head", "tail": "tail"},
+        "owner": ("mutex.owner.counter", "mutex.rtmutex.owner"),
+        **{name: name for name in spares},
+    }
     rings, read = read_members(prog, pipes, pipe, columns, found.gaps)
     buffer = struct_dtype(prog.type("struct pipe_buffer"), {"page": "page", "ops": "ops"})
     largest = 2 * int(prog["PAGE_SIZE"].value_())  # KMALLOC_MAX_CACHE_SIZE of SLUB
@@ -60,19 +70,36 @@ def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int, large
         found.memory(holder, large, rings["bufs"][here[is_large[here]]], objects=0)
         pages = [rings[name][here] for name in spares]
         for at in here.tolist():
-            size, used = min(int(rings["size"][at]), MOST_BUFFERS), 0
+            size, used = min(int(rings["size"][at]), MOST_BUFFERS), np.zeros(0, np.bool_)
             for _, chunk in read_array(prog, int(rings["bufs"][at]), size, buffer, found.gaps):
+                used = np.append(used, chunk["ops"] != 0)
                 pages.append(chunk["page"][chunk["ops"] != 0])
                 no_page += int(np.count_nonzero(pages[-1] == 0))
-                used += len(pages[-1])
-            # pipe_occupancy(); a buffer and its index change one after the other.
-            between = int(rings["head"][at]) - int(rings["tail"][at])
-            odd += abs((between & 0xFFFFFFFF) - used) > 1
+            head, tail, owner = (int(rings[name][at]) for name in ("head", "tail", "owner"))
+            odd += len(used) == size and _unlike(used, head, tail, owner != 0)
         found.pages(holder, kind, np.concatenate(pages), len(here))
+    if not prog.flags & ProgramFlags.IS_LIVE and (apart := files.misled(prog)):
+        found.missing.append(f"{plural(apart, 'pipe or socket', 'pipes or sockets')} of no file")
     if no_page and not prog.flags & ProgramFlags.IS_LIVE:
         found.missing.append(f"pipes: {plural(no_page, 'buffer')} without a page")
     if odd and not prog.flags & ProgramFlags.IS_LIVE:
         found.missing.append(f"pipes: the buffers of {odd:,} are not those between head and tail")
+
+
+def _unlike(used: Bools, head: int, tail: int, locked: bool) -> bool:
+    """
+    True if the buffers in use are not those from the tail to the head of a pipe
+    (``pipe_occupancy()``).
+    """
+    size, between = len(used), head - tail & 0xFFFFFFFF
+    if not 0 <= between <= size:
+        return True
+    unlike = np.roll(used, -tail) != (np.arange(size) < between)
+    # A buffer and its index change one after the other.
+    unlike[between : between + 1] = False
+    if locked and between:
+        unlike[[0, between - 1]] = False
+    return bool(unlike.any())
 
 
 def add_perf(prog: Program, files: OpenFiles, found: Holdings, kind: int) -> None:

@@ -25,7 +25,7 @@ from drgn import Program, offsetof, sizeof
 from drgn.helpers.linux.percpu import per_cpu
 
 from mmscope.drgn.holders.holdings import Holder, Holdings, by_holder, pointers
-from mmscope.drgn.processes.open_files import OpenFiles
+from mmscope.drgn.processes.open_files import SOCKETS, OpenFiles
 from mmscope.drgn.reading.cpus import possible_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps, S64s, U64s, bit_field, distinct
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
@@ -48,7 +48,7 @@ class Sockets:
     """
 
     def __init__(self, prog: Program, files: OpenFiles, gaps: Gaps) -> None:
-        sockets, who = files.of_kind(prog, "socket_file_ops")
+        sockets, who = files.of_kind(prog, SOCKETS)
         columns = {"sk": "sk"}
         found, read = read_members(prog, sockets, prog.type("struct socket"), columns, gaps)
         socks, first = np.unique(found["sk"], return_index=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from drgn import FaultError, Object, Program, ProgramFlags, TypeKind, cast
 from drgn.helpers.linux.list import list_for_each_entry
-from drgn.helpers.linux.mm import page_to_pfn, pfn_to_virt
+from drgn.helpers.linux.mm import follow_phys, page_to_pfn, pfn_to_virt
 
 from mmscope.drgn.holders.kernel_stacks import block_pages
 from mmscope.drgn.ledger.held_places import holdings
@@ -346,10 +346,18 @@ def _add_dma_pools(memory: Memory, places: PagePlaces) -> None:
 
 
 def _chunks(pool: Object) -> Iterator[tuple[int, int]]:
-    """The physical address and the bytes of each chunk of a ``struct gen_pool``."""
+    """
+    The physical address and the bytes of each chunk of a ``struct gen_pool``.
+
+    :raises ValueError: a chunk is mapped elsewhere.
+    """
     chunks = list_for_each_entry("struct gen_pool_chunk", pool.chunks.address_of_(), "next_chunk")
     for chunk in itertools.islice(chunks, MAX_CHUNKS):
-        yield chunk.phys_addr.value_(), chunk.end_addr.value_() + 1 - chunk.start_addr.value_()
+        said, start = chunk.phys_addr.value_(), chunk.start_addr.value_()
+        place = follow_phys(pool.prog_["init_mm"].address_of_(), start).value_()
+        if said != place:
+            raise ValueError(f"a pool of DMA memory is at {place:#x}, not at {said:#x}")
+        yield said, chunk.end_addr.value_() + 1 - start
 
 
 # mempool_t of pages that are globals of the kernel; those of drivers are not known.
@@ -398,7 +406,9 @@ def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
             # get_huge_zero_page() sets the number last (mm/huge_memory.c).
             page, none = prog[name].read_(), (1 << 64) - 1
             frame = int(page_to_pfn(cast("struct page *", page))) if page else none
-            if first not in (frame, none):
+            # Only while it is there is it referred to.
+            there = "huge_zero_refcount" in prog and int(prog["huge_zero_refcount"].counter) > 0
+            if first not in (frame, none) or (first == none != frame and there):
                 places.missing.append(f"huge_zero_pfn is {first:#x}, {name} is {frame:#x}")
         if first < 1 << 52:
             _own(places, Kind.HUGE_ZERO, first, first + (1 << pmd_order(prog)))

@@ -128,7 +128,7 @@ def percpu(
         hint = int(chunk.chunk_md.contig_hint) * BIT_BYTES
         try:
             largest = _largest_free(prog, chunk, unit)
-            if not 0 <= largest - hint <= HINT_PAGES * page:
+            if not 0 <= largest - hint <= HINT_PAGES * page or (free and not hint):
                 notes.append(
                     f"chunk {address:#x}: contig_hint has {hint:,} bytes in one piece, its bitmap "
                     f"{largest:,}"

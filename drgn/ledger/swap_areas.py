@@ -32,6 +32,7 @@ from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.holders.holdings import Holder
 from mmscope.drgn.ledger.swap_cgroups import Area, SwapCgroup, swap_cgroups
 from mmscope.drgn.opening.btf import struct_of
+from mmscope.drgn.opening.constants import yes_or_no
 from mmscope.drgn.reading.dentry_paths import path_of
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reading.kernel_names import name_at
@@ -233,7 +234,7 @@ def zswap(prog: Program, notes: list[str]) -> list[Zswap]:
         return []
     pools, page = _pools(prog), int(prog["PAGE_SIZE"].value_())
     compressor = pools[0].tfm_name.string_().decode(errors="replace") if pools else None
-    enabled = bool(prog["zswap_enabled"].value_())
+    enabled = yes_or_no(prog["zswap_enabled"])
     memory = None
     try:
         memory = zswap_memory(prog)

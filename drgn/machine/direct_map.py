@@ -33,6 +33,9 @@ from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
 
+# Entries that are counted again at boot: a table or two a range (init_memory_mapping(),
+# arch/x86/mm/init.c), of which firmware gives hundreds, each in a few steps.
+MOST_REPEATED = 1 << 22
 # enum pg_level (arch/x86/include/asm/pgtable_types.h), and the line of /proc/meminfo.
 COUNTERS = {
     "pud": ("PG_LEVEL_1G", "DirectMap1G"),
@@ -120,7 +123,8 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
             counter, _ = COUNTERS[level.name]
             number = counts[prog.constant(counter).value_()].value_()
             kernel = number << level.shift
-            if kernel > MOST_BYTES:
+            most = mapped + absent + image[level.name, "mapped"] + MOST_REPEATED
+            if number > most and not gaps.bytes:
                 why = f"{number:,} entries in {level.name}s"
                 raise ValueError(f"direct_pages_count is damaged: {why}")
             # Of each PMD that was split, one table.

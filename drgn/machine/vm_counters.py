@@ -24,7 +24,7 @@ from mmscope.drgn.free.zones import per_cpu_zone_stats, thp_in_pages
 from mmscope.drgn.opening.constants import pmd_order
 from mmscope.drgn.reading.cpus import copy_of, online_cpus
 from mmscope.drgn.reading.kernel_arrays import S64s, read_whole
-from mmscope.drgn.reading.kernel_names import names_at
+from mmscope.drgn.reading.kernel_names import names_at, nearly
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -428,11 +428,28 @@ def _hold_against_processes(memory: Memory, rows: list[VmCounter], found: Found)
             )
 
 
+ITEMS = {"zone": "zone_stat_item", "node": "node_stat_item", "event": "vm_event_item"}
+
+
+def names_apart(prog: Program, rows: list[VmCounter]) -> list[str]:
+    """Counters called almost as the enumerator in their place: the text is damaged."""
+    odd = []
+    for kind, items in ITEMS.items():
+        enumerators = prog.type(f"enum {items}").enumerators or ()
+        here = (row.name for row in rows if row.kind == kind)
+        for name, item in zip(here, enumerators, strict=False):
+            # nr_kernel_stack, nr_free_cma
+            full = item.name.lower().removesuffix("_kb").removesuffix("_pages")
+            odd += [name] if nearly(name.removesuffix("_pages"), full) else []
+    return odd
+
+
 def vm_counters_from_memory(memory: Memory) -> Found:
     prog = memory.prog
     rows = vm_counters_once(memory)
     found = Found().add(VmCounter, rows)
-    if odd := [row.name for row in rows if not re.fullmatch("[a-z0-9_]+", row.name)]:
+    odd = [row.name for row in rows if not re.fullmatch("[a-z0-9_]+", row.name)]
+    if odd := odd + names_apart(prog, rows):
         disagreement(memory, found, f"no counter is called {odd[0][:40]!r}")
     if not memory.live:
         _hold_against_parts(prog, rows, found)

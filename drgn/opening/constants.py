@@ -3,7 +3,7 @@
 
 import re
 
-from drgn import Architecture, Program
+from drgn import Architecture, Object, Program
 
 from mmscope.drgn.opening.no_debug_info import vmcoreinfo
 from mmscope.drgn.tables.hostile_text import cut
@@ -21,6 +21,18 @@ def flag(prog: Program, name: str, otherwise: int = 0) -> int:
     """The bit whose number an enumerator is, or what stands for it; 0 is in no flags."""
     bit = constant(prog, name, -1)
     return otherwise if bit < 0 else 1 << bit
+
+
+def yes_or_no(field: Object) -> bool:
+    """
+    A ``bool``, of which drgn takes any byte that is not 0 for yes.
+
+    :raises ValueError: it is neither 0 nor 1, as no compiler leaves it.
+    """
+    assert field.address_ is not None
+    if (byte := field.prog_.read_u8(field.address_)) > 1:
+        raise ValueError(f"a bool at {field.address_:#x} is {byte}: damaged")
+    return bool(byte)
 
 
 def kernel_byte(prog: Program) -> int:

@@ -19,7 +19,7 @@ _BY_TYPE = {
     "atomic_long_t [NR_VM_NUMA_EVENT_ITEMS]": "vm_numa_event",
     "atomic_long_t [NR_VM_NUMA_STAT_ITEMS]": "vm_numa_stat",
     "atomic_long_t [NR_VM_ZONE_STAT_ITEMS]": "vm_zone_stat",
-    "atomic_t": "__num_online_cpus panic_cpu secretmem_users",
+    "atomic_t": "__num_online_cpus huge_zero_refcount panic_cpu secretmem_users",
     "bool": (
         "hugetlb_free_vmemmap_enabled itlb_multihit_kvm_mitigation kho_enable ksm_smart_scan "
         "ksm_use_zero_pages spectre_v2_bad_module vmemmap_optimize_enabled zswap_enabled"
@@ -102,6 +102,7 @@ _BY_TYPE = {
     "struct hlist_head [room]": "uidhash_table",
     "struct hrtimer_cpu_base": "hrtimer_bases",
     "struct hstate [room]": "hstates",
+    "struct ida": "unnamed_dev_ida",
     "struct idr": "btf_idr link_idr map_idr prog_idr worker_pool_idr",
     "struct inet_hashinfo": "tcp_hashinfo",
     "struct io_tlb_mem": "io_tlb_default_mem",

@@ -67,6 +67,7 @@ class MappedPages:
         self.prog, self.sums, self.numbers, self.gaps = prog, sums, numbers, Gaps()
         self.swap: SwapCounts | str
         self.entries: int | None = None
+        self.most_anon = 0
         page = prog.type("struct page")
         sums.update({name: np.zeros(processes, np.int64) for name in SUMS})
         self.page, self.size = int(prog["PAGE_SIZE"].value_()), sizeof(page)
@@ -115,6 +116,8 @@ class MappedPages:
             # Page types, in the same place, are the last 1 << 28 numbers (include/linux/
             # page-flags.h).
             absurd = (times > self.entries) | (pages["mapcount"][back] < -(1 << 28))
+            # An address space maps an anonymous page once, unless KSM merged it (page-flags.h).
+            absurd |= ((heads["mapping"][back] & np.uint64(3)) == 1) & (times > self.most_anon)
             self.numbers["absurd"] += int((absurd & known).sum())
         self._add("unread", owners[~known])
         self._count(owners[known], times[known], kinds[known], locked[known], 1)

@@ -51,7 +51,15 @@ from mmscope.drgn.page_tables.swap_types import (
 )
 from mmscope.drgn.page_tables.vma_lookup import VmaLookup
 from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces, kept_address_spaces
-from mmscope.drgn.processes.vm_areas import VM_LOCKED, VmAreas, read_vm_areas
+from mmscope.drgn.processes.vm_areas import (
+    VM_EXEC,
+    VM_GROWSDOWN,
+    VM_LOCKED,
+    VM_SHARED,
+    VM_WRITE,
+    VmAreas,
+    read_vm_areas,
+)
 from mmscope.drgn.reading.kernel_arrays import (
     Bools,
     Gaps,
@@ -73,6 +81,8 @@ from mmscope.drgn.workers.workers import KILLED, SHARES_A_JOB, NotSharedError, i
 PART_TABLES = 1 << 14
 # Of how many processes the occupancy and the regions are kept, those with the most tables.
 DETAILED = 20
+MOST_TASKS = 1 << 22  # PID_MAX_LIMIT
+MOST_OTHERS = 16  # address spaces that a driver holds
 # Entries in use in a table: none, 1, 2-3, 4-7, … 256-511, all 512; and up to the 8,192 of a page of
 # 64 KiB.
 BINS = 15
@@ -86,7 +96,7 @@ REGION_KINDS = ("small", "huge", "hugetlb", "zero", "huge_zero", "swap", "other"
 REGION_OF_KIND = {PAGE: "small", ZERO: "zero", SWAP: "swap", HUGETLB: "hugetlb"}
 # What is added up for each process, beside its tables by level and its PTEs by kind.
 SUMS = (
-    *("deposited", "shared_pmds", "empty", "vmas", "mapped", "locked"),
+    *("deposited", "shared_pmds", "empty", "vmas", "mapped", "locked", "code", "data"),
     *("exit_slots", "reaped_slots", "bad"),
     *("huge", "huge_bytes", "huge_puds", "huge_zero", "other_huge", "hugetlb_bytes"),
     *("migration_pmds", "poisoned_pmds", "swap_pmds"),
@@ -222,6 +232,20 @@ def cut_regions(areas: VmAreas, owners: Iterable[int], form: PageTableFormat) ->
     return regions
 
 
+def kinds_of(flags: U64s) -> dict[str, Bools]:
+    """
+    VMAs that are locked, those of ``mm.exec_vm`` (code), and those of ``data_vm`` or ``stack_vm``
+    (data): ``vm_stat_account()`` (mm/mmap.c, since v6.15 mm/vma.c), as it is from 5.10 to 7.3.
+    """
+    write, shared = (flags & np.uint64(VM_WRITE)) != 0, (flags & np.uint64(VM_SHARED)) != 0
+    stack = (flags & np.uint64(VM_GROWSDOWN)) != 0
+    return {
+        "locked": (flags & np.uint64(VM_LOCKED)) != 0,
+        "code": ((flags & np.uint64(VM_EXEC)) != 0) & ~write & ~stack,
+        "data": stack | (write & ~shared),
+    }
+
+
 def scan_page_tables(
     prog: Program,
     progress: Callable[[int, int], None] | None = None,
@@ -272,8 +296,8 @@ def scan_page_tables(
     scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
     sizes = (areas.ends - areas.starts).astype(np.int64)
     np.add.at(scan.sums["mapped"], areas.owners, sizes)
-    locked = (areas.flags & np.uint64(VM_LOCKED)) != 0
-    np.add.at(scan.sums["locked"], areas.owners[locked], sizes[locked])
+    for name, here in kinds_of(areas.flags).items():
+        np.add.at(scan.sums[name], areas.owners[here], sizes[here])
     _walk_all(prog, scan, VmaLookup(areas, form.page_shift), jobs, progress)
     return scan
 
@@ -301,6 +325,9 @@ def _walk_all(
     total, done = int(charged.sum()), 0
     if scan.mapped is not None:
         scan.mapped.entries = total * form.slots(form.last)
+        # Address spaces; of those that begin or end there is a task as well.
+        tasks = int(prog["nr_threads"].value_()) if "nr_threads" in prog else MOST_TASKS
+        scan.mapped.most_anon = max(2 * tasks, len(spaces)) + MOST_OTHERS
     reader = _Reader(prog, scan, lookup)
 
     def report(tables: int) -> None:

@@ -526,8 +526,9 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
         )
         if not moves[process.pid]
     }
-    words = "what its VMAs with VM_LOCKED have"
-    hold_against(found, ProcessMemory, processes, "locked_bytes", locked_pages, words)
+    hold_against(
+        found, ProcessMemory, processes, "locked_bytes", locked_pages, "its VM_LOCKED VMAs"
+    )
     more = [
         row.comm for row in processes if row.locked_bytes > in_locked.get(row.pid, row.locked_bytes)
     ]
@@ -541,6 +542,24 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
     hold_against(found, PageTables, rows, "resident_bytes", counter, "what the kernel counts")
     hold_against(found, PageTableDetails, details, "vmas", vmas, "its map_count")
     hold_against(found, PageTableDetails, details, "mapped_bytes", mapped, "its total_vm")
+    found.notes += flags_apart(scan, moves)
+
+
+def flags_apart(scan: PageTableScan, moves: dict[int, bool]) -> list[str]:
+    """
+    In words, of how many processes the VMAs of code or of data are not those that were counted.
+
+    :param moves: by PID, whether its VMAs may be changing.
+    """
+    columns, page = scan.spaces.columns, 1 << scan.form.page_shift
+    code, data = columns["exec_pages"], columns["data_pages"] + columns["stack_pages"]
+    apart = scan.sums["code"] != code.astype(np.int64) * page
+    apart |= scan.sums["data"] != data.astype(np.int64) * page
+    moving = [moves[process.pid] for process in scan.spaces.processes]
+    if not (odd := int(np.count_nonzero(apart & ~np.array(moving, np.bool_)))):
+        return []
+    words = f"flags of VMAs of {plural(odd, 'process', 'processes')} are not those counted"
+    return [f"{words} (exec_vm, data_vm, stack_vm)"]
 
 
 def zero_page_apart(prog: Program) -> str | None:

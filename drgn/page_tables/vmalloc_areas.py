@@ -166,6 +166,8 @@ def vmalloc_areas(prog: Program) -> VmallocAreas:
     if not prog.flags & ProgramFlags.IS_LIVE:  # whose areas move while they are read
         ends = np.append(found["start"][1:], np.uint64((1 << 64) - 1))
         whole &= bool(((found["start"] < found["end"]) & (found["end"] <= ends)).all())
+        edges = (found["start"] | found["end"]) & np.uint64((1 << form.page_shift) - 1)
+        whole &= not edges.any()
     found = found[(found["vm"] != 0) & (found["start"] < found["end"])]
     dtype = struct_dtype(prog.type("struct vm_struct"), {"flags": "flags", "caller": "caller"})
     described, read = read_scattered(prog, found["vm"], dtype, gaps)

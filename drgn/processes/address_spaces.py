@@ -46,6 +46,9 @@ COLUMNS: Columns = {
     # "mm: remove rb tree." (524e00b36e8c, in v6.1)
     "tree": ("mm_mt.ma_root", "mm_rb.rb_node"),
     "vmas": "map_count",
+    "exec_pages": "exec_vm",
+    "data_pages": "data_vm",
+    "stack_pages": "stack_vm",
 }
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from drgn import Program
+from drgn import Program, offsetof
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.opening.constants import constant
@@ -41,6 +41,11 @@ class Opener(NamedTuple):
 NO_PROCESS = Opener()
 
 
+# Names of their struct file_operations; FIFOs, and in 7.2 anonymous pipes by themselves.
+PIPES = ("pipefifo_fops", "pipeanon_fops")
+SOCKETS = "socket_file_ops"
+
+
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
     """
@@ -48,8 +53,8 @@ class OpenFiles:
 
     :ivar processes: of all tasks of the list of processes, kernel threads among them.
     :ivar tasks: addresses of their ``struct task_struct``.
-    :ivar files: ``address``, ``f_op`` and ``private_data`` of each; ``process``: the position of
-        the first that has it.
+    :ivar files: ``address``, ``f_op``, ``private_data`` and ``inode`` of each; ``process``: the
+        position of the first that has it.
     :ivar gaps: what could not be read.
     :ivar broken_off: the list of processes could not be followed to its end.
     """
@@ -68,13 +73,31 @@ class OpenFiles:
         :param operations: names of their ``struct file_operations``, or addresses of a module's;
             one that the kernel lacks, or None, has no files.
         """
+        ours = self._of(prog, *operations)
+        data, first = np.unique(ours["private_data"], return_index=True)
+        return data, [self.processes[at] for at in ours["process"][first].tolist()]
+
+    def _of(self, prog: Program, *operations: str | int | None) -> Array:
         addresses = []
         for name in filter(None, operations):
             with contextlib.suppress(LookupError):
                 addresses.append(prog.symbol(name).address if isinstance(name, str) else name)
-        ours = self.files[np.isin(self.files["f_op"], np.array(addresses, np.uint64))]
-        data, first = np.unique(ours["private_data"], return_index=True)
-        return data, [self.processes[at] for at in ours["process"][first].tolist()]
+        ours: Array = self.files[np.isin(self.files["f_op"], np.array(addresses, np.uint64))]
+        return ours
+
+    def misled(self, prog: Program) -> int:
+        """
+        Files of pipes and sockets that lead elsewhere than their inode: ``fifo_open()``
+        (fs/pipe.c), ``sock_alloc_file()`` (net/socket.c).
+        """
+        pipes, sockets = self._of(prog, *PIPES), self._of(prog, SOCKETS)
+        columns = {"pipe": "i_pipe"}
+        of, read = read_members(prog, pipes["inode"], prog.type("struct inode"), columns, Gaps())
+        apart = np.count_nonzero(read & (of["pipe"] != pipes["private_data"]))
+        both = prog.type("struct socket_alloc")
+        before = np.uint64(offsetof(both, "vfs_inode") - offsetof(both, "socket"))
+        apart += np.count_nonzero(sockets["inode"] - before != sockets["private_data"])
+        return int(apart)
 
 
 def open_files(memory: Memory) -> OpenFiles:
@@ -106,14 +129,14 @@ def _open_files(prog: Program) -> OpenFiles:
         prog,
         addresses,
         prog.type("struct file"),
-        {"f_op": "f_op", "private_data": "private_data"},
+        {"f_op": "f_op", "private_data": "private_data", "inode": "f_inode"},
         gaps,
     )
     rows = np.empty(
         int(read.sum()),
-        [(name, "<u8") for name in ("address", "f_op", "private_data", "process")],
+        [(name, "<u8") for name in ("address", "f_op", "private_data", "inode", "process")],
     )
-    for name in ("f_op", "private_data"):
+    for name in ("f_op", "private_data", "inode"):
         rows[name] = members[name][read]
     rows["address"], rows["process"] = addresses[read], process[first[read]]
     kernel = (found["flags"] & PF_KTHREAD) != 0

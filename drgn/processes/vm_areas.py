@@ -26,7 +26,10 @@ from mmscope.drgn.reading.kernel_arrays import Array, Bools, Gaps, S64s, U64s, s
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 
 # include/linux/mm.h; the same from 5.10 to 7.3.
+VM_WRITE = 0x2
+VM_EXEC = 0x4
 VM_SHARED = 0x8
+VM_GROWSDOWN = 0x100
 VM_PFNMAP = 0x400
 VM_LOCKED = 0x2000
 VM_HUGETLB = 0x40_0000

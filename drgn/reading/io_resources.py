@@ -13,11 +13,28 @@ from dataclasses import dataclass
 from drgn import FaultError, Program
 
 from mmscope.drgn.reading.kernel_arrays import read_whole, struct_dtype
+from mmscope.drgn.reading.kernel_names import nearly
 from mmscope.drgn.text.kernel_text import whole_lines
 
 MAX_RESOURCES = 1 << 14
 MAX_NAME = 64
 MAX_DEPTH = 16
+
+
+# Names that the kernel gives (e820_type_to_string(), arch/x86/kernel/e820.c; setup.c).
+GIVEN = (
+    *(
+        "System RAM",
+        "System ROM",
+        "Reserved",
+        "Soft Reserved",
+        "Unusable memory",
+        "Persistent Memory",
+    ),
+    *("ACPI Tables", "ACPI Non-volatile Storage", "Crash kernel"),
+    *("Kernel code", "Kernel rodata", "Kernel data", "Kernel bss"),
+)
+GIVEN_LOWER = {name.lower() for name in GIVEN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +60,7 @@ def io_resources(prog: Program) -> tuple[list[Resource], str]:
     )
     found: list[Resource] = []
     seen: set[int] = set()
+    why = ""
     todo = [(prog["iomem_resource"].child.value_(), 0, -1)]
     while todo:
         address, depth, parent = todo.pop()
@@ -63,9 +81,11 @@ def io_resources(prog: Program) -> tuple[list[Resource], str]:
         if start > end or (above and not above.start <= start <= end < above.end):
             return found, f"the resource {text!r} reaches beyond the one that it is in"
         found.append(Resource(start, end + 1, text, depth, parent))
+        if text.lower() not in GIVEN_LOWER and any(nearly(text, given) for given in GIVEN):
+            why = f"no physical resource is called {text!r}"
         todo.append((int(row["sibling"]), depth, parent))
         todo.append((int(row["child"]), depth + 1, len(found) - 1))
-    return found, ""
+    return found, why
 
 
 def read_iomem(text: str) -> list[Resource]:

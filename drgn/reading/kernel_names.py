@@ -61,3 +61,10 @@ def names_at(prog: Program, addresses: U64s) -> list[str | None]:
         name, end, _ = bytes(data).partition(b"\0")
         found.append(name.decode("utf-8", "backslashreplace") if end else None)
     return [found[at] for at in back.tolist()]
+
+
+def nearly(name: str, other: str) -> bool:
+    """True if a name is the beginning of another, or one letter off."""
+    if len(name) != len(other):
+        return other.startswith(name)
+    return sum(a != b for a, b in zip(name, other, strict=True)) == 1

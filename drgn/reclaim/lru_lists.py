@@ -28,6 +28,7 @@ from mmscope.drgn.cgroups.cgroup_rows import ID, PATH
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
 from mmscope.drgn.free.zones import for_each_zone, node_page_state, zone_name, zone_page_state
 from mmscope.drgn.machine.vm_counters import counter, vm_counters_once
+from mmscope.drgn.opening.constants import yes_or_no
 from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, laid_out
 from mmscope.drgn.reading.nodes import check_node_ids, online_nodes
 from mmscope.drgn.reading.scattered_reads import read_scattered
@@ -297,11 +298,14 @@ def node_rows(prog: Program, enabled: dict[int, bool]) -> list[ReclaimNode]:
 
 
 def asked_of_no_zone(prog: Program) -> Iterator[str]:
-    """Nodes whose kswapd was asked for a zone that no node has, in words."""
+    """Nodes whose kswapd was asked for a zone that no node has, or up to one, in words."""
     for pgdat in online_nodes(prog):
         asked, zones = pgdat.kswapd_highest_zoneidx.value_(), pgdat.node_zones.type_.length or 0
         if not 0 <= asked <= zones:
             yield f"kswapd of node {pgdat.node_id.value_()} was asked for zone {asked} of {zones}"
+        # wakeup_kswapd() is called of a zone that the node has, up to that which is asked for.
+        elif not any(zone.managed_pages.counter for zone in pgdat.node_zones[: asked + 1]):
+            yield f"kswapd of node {pgdat.node_id.value_()} was asked for zones that it has not"
 
 
 def unlike_nodes(rows: list[ReclaimNode]) -> Iterator[str]:
@@ -341,7 +345,7 @@ def multi_gen_enabled(prog: Program, memcgs: Memcgs) -> dict[int, bool]:
         for pgdat in online_nodes(prog):
             node = pgdat.node_id.value_()
             with contextlib.suppress(FaultError, AttributeError):
-                found[node] = bool(root.nodeinfo[node].lruvec.lrugen.enabled.value_())
+                found[node] = yes_or_no(root.nodeinfo[node].lruvec.lrugen.enabled)
     return found
 
 

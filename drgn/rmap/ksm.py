@@ -77,7 +77,7 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, Bound, column
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, Bound, column, event_column
 from mmscope.drgn.tables.table import table, tables_of
 
 STABLE_FLAG = 0x200  # of rmap_item.address: on the list of a stable node
@@ -111,7 +111,7 @@ class KsmTotal:
     """A counter or setting in /sys/kernel/mm/ksm."""
 
     name: str = column(holds="kernel", key=True, help="file in /sys/kernel/mm/ksm")
-    value: int = column(low=None, ranges=RANGES, help="the kernel's value")
+    value: int = event_column(low=None, ranges=RANGES, help="the kernel's value")
     counted: int | None = column(help="counted in the stable trees, where possible")
 
 

@@ -26,7 +26,7 @@ from drgn import Object, Program, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
 from numpy.typing import NDArray
 
-from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
+from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number, yes_or_no
 from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.struct_pages import (
@@ -178,7 +178,7 @@ def hvo_switch(prog: Program) -> tuple[bool, str]:
         return False, "this kernel has no HVO, which came with Linux 5.14"
     for name in (SWITCH, SWITCH_BEFORE):
         with contextlib.suppress(LookupError):
-            enabled = bool(prog.variable(name).value_())
+            enabled = yes_or_no(prog.variable(name))
             break
     else:
         if any(has_symbol(prog, name) for name in KEYS):

@@ -24,6 +24,7 @@ from mmscope.drgn.waits.reclaiming import DEF_PRIORITY, zones_up_to
 
 # 10 years: more is no time that a task has slept, or a file been dirty.
 MOST_SECONDS = 10 * 365 * 86400
+MOST_ORDER = 16  # CONFIG_ARCH_FORCE_MAX_ORDER is 15 at most, of arm64 and powerpc
 STOPPED = 4 | 8  # __TASK_STOPPED, __TASK_TRACED (include/linux/sched.h)
 # TASK_UNINTERRUPTIBLE; TASK_RTLOCK_WAIT, for a spinlock of PREEMPT_RT, is D in /proc, too.
 IN_D = 2 | 0x1000
@@ -46,6 +47,7 @@ class ReclaimThread:
     state: str = column(holds="words", help="D: sleeps, takes no signal; R: runs; S: sleeps")
     order: int | None = column(
         low=None,
+        high=MOST_ORDER,
         help="that it reclaims for, or was last asked for; 0: none, or base pages",
     )
     failures: int | None = column(

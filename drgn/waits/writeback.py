@@ -37,6 +37,7 @@ from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.free.zones import node_page_state
 from mmscope.drgn.machine.vm_counters import drift
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.reading.symbols import has_symbol
 from mmscope.drgn.reclaim.lru_lists import first_jiffy, jiffies_a_second
@@ -144,6 +145,8 @@ def writeback_devices(
                 continue
             if (exceeded := wb.dirty_exceeded.value_()) not in (0, 1):
                 lost.append(f"bdi_writeback.dirty_exceeded is {exceeded}")
+            if not live and (least := min(dirty, under_way, dirtied, written)) < 0:
+                lost.append(f"{least:,} pages are counted of a device")
             if not live and written > counted + most:
                 lost.append(f"{written:,} pages were written back, by all nodes {counted:,}")
             rates = wb.avg_write_bandwidth.value_(), wb.dirty_ratelimit.value_()
@@ -152,6 +155,9 @@ def writeback_devices(
             own = wb.value_() == bdi.wb.address_of_().value_()
             name = names(bdi.value_())
             device = bdi.dev_name.string_().decode("utf-8", "backslashreplace")
+            # bdi_register_va() gives its device the same (mm/backing-dev.c).
+            if bdi.dev and name_at(bdi.dev.kobj.name) != device:
+                lost.append(f"the device of {device} has another name")
             rows.append(
                 WritebackDevice(
                     device,

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import soak
 from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, KERNELS, WITHOUT_BTF, Lab
-from drgn import Program
+from drgn import Object, Program, container_of
+from drgn.helpers.linux.block import for_each_disk
 from drgn.helpers.linux.fs import for_each_mount, mount_dst
+from drgn.helpers.linux.list import list_for_each_entry
+from drgn.helpers.linux.mm import follow_page
 from drgn.helpers.linux.pid import find_task, for_each_task
 from forked import in_a_fork, opened
 from named_damage import (
@@ -26,25 +30,33 @@ from named_damage import (
     lack_struct_pages,
     largest_zone,
     processes,
+    put,
     say,
 )
 
+from mmscope.drgn.filesystems.cached_files import cached_files_once
 from mmscope.drgn.filesystems.super_blocks import read_super_blocks
 from mmscope.drgn.holders.kernel_buffers import saved_in_one_block
+from mmscope.drgn.ledger.memory_cgroups import memory_cgroups_from_memory
 from mmscope.drgn.ledger.memory_ledger import memory_ledger_from_memory
 from mmscope.drgn.ledger.page_holders import page_holders_from_memory
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import page_places
 from mmscope.drgn.ledger.percpu_chunks import OTHER, chunks, percpu
 from mmscope.drgn.ledger.pins import pins_from_memory
+from mmscope.drgn.machine.direct_map import direct_map
+from mmscope.drgn.machine.vm_counters import names_apart, vm_counters
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.owners.slab_caches import misnamed
 from mmscope.drgn.page_tables.vmalloc_areas import vmalloc_areas
+from mmscope.drgn.processes.open_files import PIPES, open_files
 from mmscope.drgn.reading.io_resources import io_resources
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.nodes import misnumbered
+from mmscope.drgn.reclaim.lru_lists import asked_of_no_zone
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.waits.all_tasks import all_tasks, states_apart
+from mmscope.drgn.waits.writeback import writeback_devices
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
@@ -312,6 +324,13 @@ SAID: dict[str, dict[str, str]] = {
         ("cached_files", "would_free"), "1 dentr.* of files of shared memory"
     ),
     "a counter with a bracket": {"vm_counters": r"no counter is called '\[r_free_pages'"},
+    "a zone of another node": {"zones": r"zone \w+ of node 1 says that it is of another"},
+    "a stall since before boot": {"memory_pressure": "stalls of 1 group took longer than can be"},
+    "kcompactd asked for order 259": {"task_waits": r"reclaim_threads\.order: 259 is beyond"},
+    "code that is data": {"page_tables": "flags of VMAs of 1 process are not those counted"},
+    "shared memory of another device": dict.fromkeys(
+        ("cached_files", "dentries"), "1 file system of another device than its own"
+    ),
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -363,6 +382,11 @@ ON_ONE: tuple[Together, ...] = (
         "contig_hint 2^20",
         "ksm_max_page_sharing -1",
         "oom_mm 8",
+    ),
+    (
+        *("a zone of another node", "a stall since before boot"),
+        *("kcompactd asked for order 259", "code that is data"),
+        "shared memory of another device",
     ),
     ("managed_pages -1", "nr_threads + 1", "a ring of no page"),
     ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60", "anon of a process -2^40"),
@@ -570,6 +594,21 @@ def test_a_resource_beyond_its_parent_is_told_of(lab: Lab, member: str) -> None:
 
 
 @pytest.mark.any_kernel
+def test_a_resource_with_a_letter_off_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    each = prog["iomem_resource"].child
+    while each.name.string_() != b"System RAM":
+        each = each.sibling
+
+    def why(letter: bytes) -> str:
+        put(prog, each.name.value_(), letter)
+        return io_resources(prog)[1]
+
+    assert in_a_fork(lambda: why(b"S")) == ""
+    assert in_a_fork(lambda: why(b"C")) == "no physical resource is called 'Cystem RAM'"
+
+
+@pytest.mark.any_kernel
 def test_an_area_whose_caller_is_no_code_is_told_of(lab: Lab) -> None:
     prog = opened(lab.capture)
     area = find_task(prog, 1).stack_vm_area
@@ -598,6 +637,172 @@ def test_a_counter_of_half_of_its_pages_is_told_of(lab: Lab) -> None:
 
     assert "less than half" not in in_a_fork(lambda: remarks(False))
     assert "nr_vmalloc: less than half of the pages" in in_a_fork(lambda: remarks(True))
+
+
+@pytest.mark.any_kernel
+def test_pipes_that_are_not_what_their_inode_or_indexes_say_are_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    files = open_files(Memory(prog)).files
+    kinds = [prog.symbol(name).address for name in PIPES if prog.symbols(name)]
+    ours = files[np.isin(files["f_op"], np.array(kinds, np.uint64))]
+    pipes = [Object(prog, "struct pipe_inode_info", address=at) for at in ours["private_data"]]
+    fullest = max(pipes, key=lambda pipe: (pipe.head - pipe.tail).value_() & 0xFFFFFFFF)
+    second = fullest.bufs[(fullest.tail + 1) & (fullest.ring_size - 1)]
+    private = Object(prog, "struct file", address=ours["address"][0]).private_data
+
+    def notes(field: Object, value: int) -> str:
+        say(field, value)
+        return " ".join(page_holders_from_memory(Memory(prog)).notes)
+
+    assert "pipe" not in in_a_fork(lambda: notes(private, private.value_()))
+    assert "1 pipe or socket of no file" in in_a_fork(lambda: notes(private, NOWHERE))
+    assert "the buffers of 1 are not those" in in_a_fork(lambda: notes(second.ops, 0))
+
+
+@pytest.mark.any_kernel
+def test_a_page_with_owners_of_objects_and_no_slab_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    mm = processes(prog)[0].mm
+    page = follow_page(mm, mm.arg_start)
+    word = page.member_("memcg_data" if hasattr(page, "memcg_data") else "mem_cgroup")
+
+    def notes(value: int) -> str:
+        say(word, value)
+        return " ".join(memory_cgroups_from_memory(Memory(prog)).notes)
+
+    assert "no memory cgroup" not in in_a_fork(lambda: notes(word.value_()))
+    assert "no memory cgroup" in in_a_fork(lambda: notes(word.value_() | 1))
+
+
+@pytest.mark.any_kernel
+def test_inodes_of_shared_memory_that_cannot_be_are_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    inode = find_task(prog, 1).mm.exe_file.f_mapping.host
+    dentry = find_task(prog, 1).mm.exe_file.f_path.dentry
+
+    def found(field: Object, value: int) -> tuple[int, int, int, int]:
+        say(field, value)
+        files = cached_files_once(Memory(prog))
+        return files.numbers_unlike, files.dentries_lost, files.links_unlike, files.beyond_end
+
+    knows_end = prog.type("struct shmem_inode_info").has_member("fallocend")
+    assert in_a_fork(lambda: found(inode.i_ino, inode.i_ino.value_())) == (0, 0, 0, 0)
+    assert in_a_fork(lambda: found(inode.i_ino, 1 << 40)) == (1, 0, 0, 0)
+    assert in_a_fork(lambda: found(dentry.d_inode, NOWHERE)) == (0, 1, 0, 0)
+    assert in_a_fork(lambda: found(dentry.d_hash.pprev, 0)) == (0, 0, 1, 0)
+    assert in_a_fork(lambda: found(inode.i_size, 0)) == (0, 0, 0, int(knows_end))
+
+
+@pytest.mark.any_kernel
+def test_a_count_of_the_direct_map_beyond_it_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    if "direct_pages_count" not in prog:  # arm64
+        return
+    count = prog["direct_pages_count"][prog.constant("PG_LEVEL_4K")]
+
+    def levels(value: int) -> int:
+        say(count, value)
+        return len(direct_map(prog, Gaps()))
+
+    assert in_a_fork(lambda: levels(count.value_())) > 1
+    with pytest.raises(RuntimeError, match="direct_pages_count is damaged: 1,099,511,627,776"):
+        in_a_fork(lambda: levels(1 << 40))
+
+
+@pytest.mark.any_kernel
+def test_a_kswapd_that_was_asked_for_zones_of_another_node_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    asked = largest_zone(prog).zone_pgdat.kswapd_highest_zoneidx
+
+    def words(zone: int) -> list[str]:
+        say(asked, zone)
+        return list(asked_of_no_zone(prog))
+
+    assert in_a_fork(lambda: words(asked.value_())) == []
+    assert in_a_fork(lambda: words(0)) == ["kswapd of node 1 was asked for zones that it has not"]
+
+
+@pytest.mark.any_kernel
+def test_pools_and_queues_that_lead_elsewhere_are_told_of(lab: Lab) -> None:
+    prog = opened(capture(lab.capture.kernel, "ledger"))
+    pool = prog["atomic_pool_kernel"]
+    pool = pool.pool if hasattr(pool, "pool") else pool
+    head = pool.chunks.address_of_()
+    chunk = next(iter(list_for_each_entry("struct gen_pool_chunk", head, "next_chunk")))
+    queue = next(for_each_disk(prog)).queue
+
+    def missing(field: Object, value: int) -> str:
+        say(field, value)
+        return " ".join(page_places(Memory(prog)).missing)
+
+    assert in_a_fork(lambda: missing(queue.tag_set, queue.tag_set.value_())) == ""
+    assert "a queue has no tags" in in_a_fork(lambda: missing(queue.tag_set, 0))
+    assert "huge_zero_pfn is 0xf" in in_a_fork(lambda: missing(prog["huge_zero_pfn"], -1))
+    assert "a pool of DMA memory is at" in in_a_fork(lambda: missing(chunk.phys_addr, 4096))
+
+
+@pytest.mark.any_kernel
+def test_a_device_of_another_name_or_with_less_than_nothing_to_write_is_told_of(lab: Lab) -> None:
+    prog = opened(capture(lab.capture.kernel, "ledger"))
+    head = prog["bdi_list"].address_of_()
+    bdis = list(list_for_each_entry("struct backing_dev_info", head, "bdi_list"))
+    bdi = max(bdis, key=lambda bdi: bdi.wb.stat[prog.constant("WB_DIRTIED")].count.value_())
+
+    def lost(field: Object, value: int) -> str:
+        say(field, value)
+        words = list[str]()
+        writeback_devices(prog, lambda bdi: "", lambda name: 0, words, None)
+        return " ".join(words)
+
+    name = bdi.dev_name[0]
+    assert in_a_fork(lambda: lost(name, name.value_())) == ""
+    assert "has another name" in in_a_fork(lambda: lost(name, ord("x")))
+    under_way = bdi.wb.stat[prog.constant("WB_WRITEBACK")].count
+    assert "-1,000 pages are counted" in in_a_fork(lambda: lost(under_way, -1000))
+
+
+@pytest.mark.any_kernel
+def test_a_counter_whose_name_was_cut_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    rows = vm_counters(prog)
+    at = [row.name for row in rows].index("pgfault")
+    assert names_apart(prog, rows) == []
+
+    def odd() -> list[str]:
+        put(prog, prog["vmstat_text"][at].value_() + 5, b"\0")
+        return names_apart(prog, vm_counters(prog))
+
+    assert in_a_fork(odd) == ["pgfau"]
+
+
+@pytest.mark.any_kernel
+def test_a_chunk_with_free_bytes_and_no_hint_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    hint = prog["pcpu_first_chunk"].chunk_md.contig_hint
+
+    def notes(value: int) -> list[str]:
+        say(hint, value)
+        return percpu(prog)[2]
+
+    assert in_a_fork(lambda: notes(hint.value_())) == []
+    (words,) = in_a_fork(lambda: notes(0))
+    assert "contig_hint has 0 bytes in one piece" in words
+
+
+@pytest.mark.any_kernel
+def test_an_area_that_begins_inside_a_page_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    areas = prog["vmap_nodes"][0].busy if "vmap_nodes" in prog else None
+    root = prog["vmap_area_root"] if areas is None else areas.root
+    area = container_of(root.rb_node, "struct vmap_area", "rb_node")
+
+    def whole(start: int) -> bool:
+        say(area.va_start, start)
+        return vmalloc_areas(prog).whole
+
+    start = area.va_start.value_()
+    assert in_a_fork(lambda: whole(start))
+    assert not in_a_fork(lambda: whole(start + 2048))
 
 
 @pytest.mark.any_kernel

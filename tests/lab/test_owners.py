@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 from capture import Capture
 from conftest import KERNELS
+from forked import in_a_fork, opened
 from holders_lab import NETWORK, device_modules, holders_capture, rdma_modules
 from kernels import workloads
+from named_damage import say as put_number
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, memory_ledger_from_memory
 from mmscope.drgn.ledger.page_holders import (
@@ -16,6 +18,7 @@ from mmscope.drgn.ledger.page_holders import (
     VirtualMachine,
     page_holders_from_memory,
 )
+from mmscope.drgn.ledger.page_places import page_places
 from mmscope.drgn.ledger.pins import pins_from_memory
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.memory import Memory
@@ -231,3 +234,14 @@ def test_slots_of_swiotlb_are_those_that_the_kernel_counts(
     # Slots are of 2 KiB, and mappings of a page and more begin at one.
     assert (row.objects + 1) // 2 <= row.pages <= row.objects
     assert (row.owner, row.part) == ("kernel reserves", "DMA pools")
+    prog = opened(taken)
+    pool = prog["io_tlb_default_mem"]
+    pool = pool.defpool if hasattr(pool, "defpool") else pool
+    if not hasattr(pool, "areas"):
+        return
+
+    def missing(used: int) -> str:
+        put_number(pool.areas[0].used, used)
+        return " ".join(page_places(Memory(prog)).missing)
+
+    assert "by its count" in in_a_fork(lambda: missing(1 << 20))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from drgn import FaultError, Object, Program, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
 from drgn.helpers.linux.list import list_for_each_entry
-from drgn.helpers.linux.mm import compound_head, follow_phys, virt_to_page
+from drgn.helpers.linux.mm import compound_head, follow_phys, virt_to_page, vma_find
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.pid import find_task, for_each_task
 
@@ -217,6 +217,31 @@ def lack_struct_pages(prog: Program, missing: int, of: int) -> None:
             prog.add_memory_segment(at, missing << 10, lacks, False)
 
 
+def _zone_of_another_node(prog: Program) -> None:
+    zone = largest_zone(prog)
+    others = (each for each in for_each_online_pgdat(prog) if each != zone.zone_pgdat)
+    say(zone.zone_pgdat, next(others).value_())
+
+
+def vm_flags(vma: Object) -> Object:
+    """Flags of a VMA, as code may change them."""
+    # "mm: introduce vma->vm_flags wrapper functions" (bc292ab00f6c, in v6.3)
+    return vma.member_("__vm_flags" if hasattr(vma, "__vm_flags") else "vm_flags")
+
+
+def _code_that_is_data(prog: Program) -> None:
+    mm = processes(prog)[0].mm
+    vma = vma_find(mm, mm.start_code)
+    say(vm_flags(vma), vma.vm_flags.value_() ^ 4)
+
+
+def _stall(prog: Program) -> None:
+    # BTF has an array of arrays as one; the first has PSI_AVGS.
+    first = prog["psi_system"].total.address_
+    assert first is not None
+    put(prog, first + 8 * prog.constant("PSI_MEM_FULL").value_(), b"\xff" * 7)
+
+
 DAMAGE: dict[str, Callable[[Program], None]] = {
     f"{name.rpartition('.')[0] or name} {words}": _zone(name, value)
     for name in ("present_pages", "spanned_pages", "managed_pages.counter")
@@ -292,5 +317,12 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
         find_task(prog, 1).mm.exe_file.f_path.dentry.d_lockref.count, 1 << 20
     ),
     "a counter with a bracket": lambda prog: put(prog, prog["vmstat_text"][0].value_(), b"["),
+    "a zone of another node": _zone_of_another_node,
+    "a stall since before boot": _stall,
+    "kcompactd asked for order 259": lambda prog: say(
+        next(iter(for_each_online_pgdat(prog))).kcompactd_max_order, 259
+    ),
+    "code that is data": _code_that_is_data,
+    "shared memory of another device": lambda prog: say(prog["shm_mnt"].mnt_sb.s_dev, 0x40D),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }

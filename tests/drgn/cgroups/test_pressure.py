@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mmscope.drgn.cgroups.pressure import Pressure, from_files, read_pressure
+from mmscope.drgn.cgroups.pressure import Pressure, from_files, read_pressure, totals_apart
 from mmscope.drgn.sections.files import Absent, Files
 
 TEXT = """some avg10=1.50 avg60=0.42 avg300=0.09 total=78013
@@ -51,3 +51,16 @@ def test_cgroups_stand_after_the_machine_the_worst_first(tmp_path: Path) -> None
 def test_a_kernel_without_it(tmp_path: Path) -> None:
     with pytest.raises(Absent, match="no such file"):
         from_files(tree(tmp_path, proc__meminfo=""))
+
+
+@pytest.mark.parametrize(
+    ("some", "full", "groups"), [(50, 40, 0), (50, 50, 0), (500, 40, 1), (50, 500, 1), (50, 61, 1)]
+)
+def test_no_stall_is_longer_than_the_machine_runs_nor_whole_longer_than_in_part(
+    some: int, full: int, groups: int
+) -> None:
+    rows = [
+        Pressure("/a", kind, 0.0, 0.0, 0.0, seconds * 10**6)
+        for kind, seconds in (("some", some), ("full", full))
+    ]
+    assert totals_apart(rows, boot_us=100 * 10**6) == groups
