@@ -303,8 +303,11 @@ def asked_of_no_zone(prog: Program) -> Iterator[str]:
         asked, zones = pgdat.kswapd_highest_zoneidx.value_(), pgdat.node_zones.type_.length or 0
         if not 0 <= asked <= zones:
             yield f"kswapd of node {pgdat.node_id.value_()} was asked for zone {asked} of {zones}"
-        # wakeup_kswapd() is called of a zone that the node has, up to that which is asked for.
-        elif not any(zone.managed_pages.counter for zone in pgdat.node_zones[: asked + 1]):
+        # wakeup_kswapd() is called of a zone that the node has, up to that which is asked for. A
+        # node without memory has no kswapd.
+        elif pgdat.kswapd and not any(
+            zone.managed_pages.counter for zone in pgdat.node_zones[: asked + 1]
+        ):
             yield f"kswapd of node {pgdat.node_id.value_()} was asked for zones that it has not"
 
 

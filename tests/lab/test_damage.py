@@ -721,6 +721,12 @@ def test_a_kswapd_that_was_asked_for_zones_of_another_node_is_told_of(lab: Lab) 
     assert in_a_fork(lambda: words(asked.value_())) == []
     assert in_a_fork(lambda: words(0)) == ["kswapd of node 1 was asked for zones that it has not"]
 
+    def without_kswapd() -> list[str]:
+        say(largest_zone(prog).zone_pgdat.kswapd, 0)
+        return words(0)
+
+    assert in_a_fork(without_kswapd) == []
+
 
 @pytest.mark.any_kernel
 def test_pools_and_queues_that_lead_elsewhere_are_told_of(lab: Lab) -> None:
