@@ -6,6 +6,8 @@ from collections.abc import Callable
 from drgn import Program
 
 from mmscope.drgn.holders.aio_rings import add_aio_rings
+from mmscope.drgn.holders.amd_iommus import add_amd_iommus
+from mmscope.drgn.holders.arm_iommus import add_arm_iommus
 from mmscope.drgn.holders.block_requests import add_block_requests
 from mmscope.drgn.holders.bounce_buffers import add_bounce_buffers
 from mmscope.drgn.holders.bpf_memory import add_bpf_maps, add_bpf_programs, add_bpf_rings
@@ -19,7 +21,7 @@ from mmscope.drgn.holders.file_buffers import (
 )
 from mmscope.drgn.holders.graphics_buffers import add_graphics_buffers
 from mmscope.drgn.holders.holdings import Holdings
-from mmscope.drgn.holders.iommu_tables import add_iommu_tables
+from mmscope.drgn.holders.intel_iommus import add_intel_iommus
 from mmscope.drgn.holders.kernel_buffers import (
     add_ftrace_records,
     add_saved_commands,
@@ -74,7 +76,9 @@ OF_KERNEL: dict[str, Callable[[Program, Holdings], None]] = {
     "requests of block devices": lambda prog, found: add_block_requests(
         prog, found, Kind.BLOCK_REQUEST
     ),
-    "IOMMUs": lambda prog, found: add_iommu_tables(prog, found, Kind.IOMMU_TABLE),
+    "IOMMUs of Intel": lambda prog, found: add_intel_iommus(prog, found, Kind.IOMMU_TABLE),
+    "IOMMUs of AMD": lambda prog, found: add_amd_iommus(prog, found, Kind.IOMMU_TABLE),
+    "IOMMUs of Arm": lambda prog, found: add_arm_iommus(prog, found, Kind.IOMMU_TABLE),
     "swiotlb": add_bounce_buffers,
     "the stack depot": lambda prog, found: add_stack_depot(prog, found, Kind.STACK_DEPOT),
     "lists of modules": lambda prog, found: add_module_lists(prog, found, Kind.MODULE_CACHE),

@@ -34,7 +34,7 @@ class Shared:
 
     def bounds_of(self, task: Object) -> range:
         """
-        What :func:`bounds_of` says, once for each task.
+        Bounds of :func:`bounds_of`, read once for each task.
 
         :raises FaultError: the task cannot be read.
         """

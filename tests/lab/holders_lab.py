@@ -24,7 +24,15 @@ from kept_captures import kept
 from kernels import Kernel, with_built
 
 PROGRAMS = Path(__file__).parent / "programs"
-# QEMU's CPU has SVM, emulated; its IOMMU is Intel's.
+# QEMU's CPU has SVM, emulated.
+# AMD's needs a CPU with cmpxchg16b (architectures.py says what of it is wrong), which slab caches
+# do not use when they are checked.
+IOMMUS = {
+    "intel": ("-device", "intel-iommu"),
+    "amd": ("-device", "amd-iommu", "-cpu", "max"),
+    "arm": ("-machine", "virt,gic-version=3,iommu=smmuv3"),
+}
+IOMMU_OPTIONS = {"intel": "intel_iommu=on", "amd": "slab_debug=F"}
 KVM = ("irqbypass", "kvm", "kvm-amd")
 VFIO = ("vfio", "vfio_iommu_type1", "vfio-pci-core", "vfio-pci")
 # A graphics card with little memory, of the kernels that have drivers of any.
@@ -87,11 +95,13 @@ def holders_capture(
     what: str = "holders",
     modules: Sequence[str] = (),
     built: Path | None = None,
+    iommu: str = "intel",
 ) -> Capture:
     """
     The capture of a kernel and one of the programs.
 
     :param built: folder of a module that is built for it.
+    :param iommu: whose the guest has, of those with VFIO.
     """
     program = PROGRAMS / f"{what}.c"
     sources: list[Path | str] = [program, PROGRAMS / "parts.h", *DEVICES.get(what, ())]
@@ -104,10 +114,12 @@ def holders_capture(
         if what in CPUS:
             arguments += ("-smp", f"{CPUS[what]},sockets={CPUS[what]}")
         if "vfio" in modules:
-            mode = "on" if name.startswith("7") else "off"
-            arguments += ("-device", f"intel-iommu,x-scalable-mode={mode}")
-            arguments += ("-device", "edu,addr=0x10")
-            kernel = replace(kernel, options=f"{kernel.options} intel_iommu=on")
+            arguments += (*IOMMUS[iommu], "-device", "edu,addr=0x10")
+            if name.startswith("7"):
+                arguments += ("-global", "intel-iommu.x-scalable-mode=on")
+            kernel = replace(kernel, options=f"{kernel.options} {IOMMU_OPTIONS[iommu]}")
+        elif iommu == "arm":
+            arguments += (*IOMMUS[iommu], *DEVICES["bounce"])
         if "qxl" in modules:
             arguments += CARD
         if what in OPTIONS:
@@ -116,7 +128,8 @@ def holders_capture(
         machine.run(kernel, "sizes", folder, say, init=init, qemu_args=arguments)
         (folder / "own-disk").unlink(missing_ok=True)
 
-    folder, kernel = kept(name, what, sources, take, say, modules)
+    own = what if iommu == "intel" else f"{what}_{iommu}"
+    folder, kernel = kept(name, own, sources, take, say, modules)
     return Capture(
         kernel.name, kernel.release, what, folder / "vmcore", kernel.vmlinux,
         folder / "truth/A", folder / "truth/B", folder / "console.log",

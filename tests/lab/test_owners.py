@@ -191,6 +191,53 @@ def unexplained(ledger: Found) -> float:
     return pages / sum(row.pages for row in rows)
 
 
+def iommus(taken: Capture) -> list[PageHolder]:
+    """The memory of IOMMUs and of the devices behind them; nothing is missing."""
+    found = page_holders_from_memory(Memory(open_target(taken.vmcore, [taken.vmlinux])))
+    assert not found.notes
+    return [row for row in found.by_name["page_holders"] if row.kind in ("IOMMU", "VFIO")]
+
+
+def pages_of_iommus(taken: Capture) -> int:
+    """The kernel's own count."""
+    vmstat = (taken.truth_b / "proc/vmstat").read_text()
+    return int(re.findall(r"^nr_iommu_pages ([0-9]+)$", vmstat, re.MULTILINE)[0])
+
+
+@pytest.mark.x86
+@pytest.mark.parametrize("kernel", STANDARD)
+def test_memory_of_amds_iommus_is_what_the_kernel_counts(
+    kernel: str, say: Callable[[str], None]
+) -> None:
+    taken = holders_capture(kernel, say, "owners", device_modules(kernel), iommu="amd")
+    rows = iommus(taken)
+    held = {row.holder: row.pages for row in rows if row.kind == "IOMMU"}
+    assert {"page tables", "ivhd0", "PCI segment 0000"} <= held.keys()
+    assert sum(held.values()) == pages_of_iommus(taken)
+    given = {row.part: row.pages for row in rows if row.kind == "VFIO"}
+    assert given == GIVEN
+
+
+# Those before v6.11 do not count it.
+ARM = [each for each in KERNELS if re.fullmatch(r"arm64-(6\.1[2-9]|[7-9].*)", each)]
+
+
+@pytest.mark.parametrize("kernel", ARM)
+def test_memory_of_arms_iommus_is_what_the_kernel_counts_and_its_queues(
+    kernel: str, say: Callable[[str], None]
+) -> None:
+    taken = holders_capture(kernel, say, "owners", NETWORK, iommu="arm")
+    held = {row.holder: row.pages for row in iommus(taken)}
+    assert held.pop("page tables") == pages_of_iommus(taken) > 0
+    ((name, pages),) = held.items()
+    assert name.startswith("smmu3.")
+    said = re.findall(r"allocated ([0-9]+) entries for (\w+)", taken.console.read_text("utf-8"))
+    queues = sum({"cmdq": 16, "evtq": 32}[queue] * int(entries) for entries, queue in said)
+    # Beside them the stream table of two levels, and a context descriptor.
+    assert len(said) == 2
+    assert queues // PAGE + 3 <= pages <= queues // PAGE + 16
+
+
 @pytest.mark.x86
 @pytest.mark.parametrize("kernel", STANDARD)
 def test_memory_that_is_registered_for_rdma_is_what_the_kernel_has_pinned(

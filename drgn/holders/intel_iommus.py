@@ -12,7 +12,7 @@ devices (``iommu_group.default_domain``), as with VFIO.
 Costs a read of each table that is not of the last level.
 
 Cannot know: tables of domains that no device has but their groups' default ones; of PASIDs other
-than 0, which are a process's page tables or those of a part of a device; IOMMUs of AMD and Arm.
+than 0, which are a process's page tables or those of a part of a device.
 """
 
 import contextlib
@@ -22,27 +22,29 @@ from itertools import islice
 import numpy as np
 from drgn import Object, Program, container_of
 from drgn.helpers.linux.list import list_for_each_entry
-from drgn.helpers.linux.mm import pfn_to_virt
 
 from mmscope.drgn.holders.holdings import Holder, Holdings
-from mmscope.drgn.holders.second_tables import SHIFT, TABLE, frames_of, tables_below
+from mmscope.drgn.holders.second_tables import (
+    add_page_tables,
+    default_domains,
+    table_entries,
+    top_table,
+    virtual_of,
+)
 from mmscope.drgn.reading.kernel_arrays import U64s, distinct
 from mmscope.drgn.reading.kernel_names import name_in
-from mmscope.drgn.reading.scattered_reads import read_scattered
 
-MOST_UNITS, MOST_GROUPS = 1 << 10, 1 << 16
+MOST_UNITS = 1 << 10
 P = np.uint64(1)  # present, of each entry
 SCALABLE = 1 << 43  # ecap_smts()
 INTERRUPT_PAGES, REQUEST_PAGES = 1 << 8, 1 << 4  # INTR_REMAP_PAGE_ORDER, PRQ_ORDER
-PAGING = 1  # __IOMMU_DOMAIN_PAGING
-TOP_LEVEL = 7  # PT_TOP_LEVEL_MASK
 LEAST_LEVELS = np.uint64(2)  # by an address width (AW, agaw) of 0
 # Of a context entry: its type, and CONTEXT_TT_PASS_THROUGH.
 TYPE, PASS_THROUGH = np.uint64(3 << 2), np.uint64(2 << 2)
 SECOND_LEVEL, FIRST_LEVEL = 2, 1  # PASID_ENTRY_PGTT_SL_ONLY, PASID_ENTRY_PGTT_FL_ONLY
 
 
-def add_iommu_tables(prog: Program, found: Holdings, kind: int) -> None:
+def add_intel_iommus(prog: Program, found: Holdings, kind: int) -> None:
     """Pages by IOMMU; of page tables, which several IOMMUs may have, together."""
     try:
         head = Object(prog, "struct list_head", address=prog.symbol("dmar_drhd_units").address)
@@ -57,13 +59,11 @@ def add_iommu_tables(prog: Program, found: Holdings, kind: int) -> None:
             levels.append(their_levels)
     if len(tables) == 1:
         return
-    for table, level in islice(_default_domains(prog), MOST_GROUPS):
+    for table, level in _default_domains(prog):
         tables.append(np.array([table], np.uint64))
         levels.append(np.array([level], np.uint64))
     roots, first = np.unique(np.concatenate(tables), return_index=True)
-    below = tables_below(prog, roots, np.concatenate(levels)[first], found, "IOMMUs")
-    every = np.concatenate([np.empty(0, np.uint64), *below])
-    found.memory(Holder("IOMMU", "page tables"), kind, distinct(every), objects=len(roots))
+    add_page_tables(prog, roots, np.concatenate(levels)[first], found, kind)
 
 
 def _of_unit(iommu: Object, found: Holdings, kind: int) -> tuple[U64s, U64s]:
@@ -78,11 +78,11 @@ def _of_unit(iommu: Object, found: Holdings, kind: int) -> tuple[U64s, U64s]:
     if hasattr(iommu, "prq"):
         blocks.append((iommu.prq.value_(), REQUEST_PAGES))
     roots = np.array([iommu.root_entry.value_()], np.uint64)
-    entries = _entries(prog, roots, 2, found)
+    entries = table_entries(prog, roots, 2, found)
     # In scalable mode there is one for each half of a bus.
     halves = entries if scalable else entries[:, :1]
     contexts = _leading_to(prog, halves.ravel())
-    entries = _entries(prog, contexts, 4 if scalable else 2, found)
+    entries = table_entries(prog, contexts, 4 if scalable else 2, found)
     entries = entries[(entries[:, 0] & P) != 0]
     blocks += [(address, 1) for address in contexts.tolist()]
     if scalable:
@@ -91,7 +91,7 @@ def _of_unit(iommu: Object, found: Holdings, kind: int) -> tuple[U64s, U64s]:
         its_tables, its_levels = _of_pasids(prog, firsts)
     else:
         entries = entries[(entries[:, 0] & TYPE) != PASS_THROUGH]
-        its_tables = _virtual(prog, entries[:, 0])
+        its_tables = virtual_of(prog, entries[:, 0])
         its_levels = (entries[:, 1] & np.uint64(7)) + LEAST_LEVELS
     addresses, counts = np.array(blocks, np.uint64).T
     holder = Holder("IOMMU", name_in(iommu.name.to_bytes_()))
@@ -114,12 +114,12 @@ def _of_directories(
     for word in distinct(contexts).tolist():
         entries = 1 << (word >> 9 & 7) + 7  # PDTS
         pages = max(entries * 8 >> 12, 1)
-        (directory,) = _virtual(prog, np.array([word], np.uint64)).tolist()
+        (directory,) = virtual_of(prog, np.array([word], np.uint64)).tolist()
         blocks.append((directory, pages))
         places = np.uint64(directory) + np.arange(pages, dtype=np.uint64) * np.uint64(4096)
-        tables = _leading_to(prog, _entries(prog, places, 1, found)[:entries, 0])
+        tables = _leading_to(prog, table_entries(prog, places, 1, found)[:entries, 0])
         blocks += [(address, 1) for address in tables.tolist()]
-        rows.append(_entries(prog, tables[:1], 8, found)[:1])
+        rows.append(table_entries(prog, tables[:1], 8, found)[:1])
     return np.concatenate(rows), blocks
 
 
@@ -135,38 +135,21 @@ def _of_pasids(prog: Program, entries: U64s) -> tuple[U64s, U64s]:
     )
     # A width of 0 is four levels in the first of them.
     levels = (widths[0] + LEAST_LEVELS, widths[1] + np.uint64(4))
-    return _virtual(prog, words), np.concatenate(levels)
-
-
-def _entries(prog: Program, tables: U64s, words: int, found: Holdings) -> U64s:
-    """Entries of so many words each, of some tables that can be read."""
-    rows, read = read_scattered(prog, tables, TABLE, found.gaps)
-    result: U64s = rows["entries"][read].reshape(-1, words)
-    return result
+    return virtual_of(prog, words), np.concatenate(levels)
 
 
 def _leading_to(prog: Program, words: U64s) -> U64s:
     """Virtual addresses of the tables that entries lead to, each once, ascending by the entries."""
     present = words[(words & P) != 0]
     _, first = np.unique(present, return_index=True)
-    return _virtual(prog, present[np.sort(first)])
-
-
-def _virtual(prog: Program, words: U64s) -> U64s:
-    direct = np.uint64(pfn_to_virt(prog, 0).value_())
-    return (frames_of(prog, words).astype(np.uint64) << SHIFT) + direct
+    return virtual_of(prog, present[np.sort(first)])
 
 
 def _default_domains(prog: Program) -> Iterator[tuple[int, int]]:
     """The first table of each group's default domain that has any, and its level."""
-    groups = Object(prog, "struct kset *", address=prog.symbol("iommu_group_kset").address)
-    for kobject in list_for_each_entry("struct kobject", groups.list.address_of_(), "entry"):
-        domain = container_of(kobject, "struct iommu_group", "kobj").default_domain
-        if not domain or not domain.type.value_() & PAGING:
-            continue
+    for domain in default_domains(prog):
         ours = container_of(domain, "struct dmar_domain", "domain")
         if hasattr(ours, "pgd"):
             yield ours.pgd.value_(), ours.agaw.value_() + int(LEAST_LEVELS)
         else:  # "iommu/vt-d: Use the generic iommu page table" (d373449d8e97, in v6.19)
-            top = ours.sspt.vtdss_pt.common.top_of_table.value_()
-            yield top & ~TOP_LEVEL, (top & TOP_LEVEL) + 1
+            yield top_table(ours.sspt.vtdss_pt)
