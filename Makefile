@@ -75,6 +75,11 @@ pictures: $(READY) demo/report.html ## the README's pictures, docs/*.png, of the
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(PICTURE_PACKAGES)
 	@$(BIN)/python tests/lab/pictures.py
 
+.PHONY: inputs
+inputs: $(READY) ## what `why` prints of some forty inputs, real vmcores among them, into docs/inputs.md
+	@tools/apt-install $(LAB_PACKAGES) $(ARM64_PACKAGES) makedumpfile
+	@$(BIN)/python tests/lab/why_page.py
+
 .PHONY: report
 report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without (as root)
 	@set -e; bundle=$$(mktemp -d)/bundle; trap 'rm -rf "$$(dirname "$$bundle")"' EXIT; \

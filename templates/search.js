@@ -28,8 +28,8 @@
   // What there is: words by which it is found, as it is called, and where it is.
   function built() {
     const findings = all("article.finding", function (each) {
-      const title = text(each.querySelector("h3"));
-      return { kind: "finding", name: each.dataset.title || title, words: title + " " + text(each.querySelector(".seen")), id: each.id };
+      const title = each.dataset.title;
+      return { kind: "finding", name: title, words: title + " " + text(each.querySelector(".seen")), id: each.id };
     });
     const questions = all(".questions li", function (each) {
       const link = each.querySelector("a");

@@ -60,7 +60,10 @@
         return before.length ? before[before.length - 1][1] : null;
       }
       for (let n = 1; n < line.points.length; n += 2) {
-        if (line.points[n - 1][0] < moment && moment <= line.points[n][0]) return line.points[n][1];
+        const left = line.points[n - 1][0], right = line.points[n][0];
+        // What was read with it has a moment of its own, a little before or after.
+        const near = Math.min(0.1, (right - left) / 2);
+        if (moment <= right + near) return moment > left - near ? line.points[n][1] : null;
       }
       return null;
     }

@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import os
 import pkgutil
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -57,6 +58,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of a sentence about a word that nothing is called: the nearest that there is."""
     near = difflib.get_close_matches(word, list(known), 1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def in_plain_words(message: str) -> str:
+    """Words of argparse's as one says them to a user: without its types, and without 'argument'."""
+    message = re.sub(r"^argument (?:(?:COMMAND|ACTION): )?", "", message)
+    message = re.sub(r"invalid \w+ value: ", "invalid value ", message)
+    return re.sub(r"^the following arguments are required: ", "give ", message)
 
 
 def say(text: str) -> None:

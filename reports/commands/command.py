@@ -36,6 +36,7 @@ from mmscope.reports.bundle.outcome import (
     declaring,
     did_you_mean,
     discard_output,
+    in_plain_words,
     run_and_explain,
     say,
 )
@@ -221,18 +222,22 @@ class Parser(argparse.ArgumentParser):
         """Say what is wrong, and the nearest word that there is."""
         # An own newline would begin a line that is not mmscope's; a type is no word for a user.
         message = visible(message.replace(VERSUS, "--"))
-        message = re.sub(r"invalid \w+ value: ", "invalid value ", message)
-        message = re.sub(r"^the following arguments are required: ", "give ", message)
+        message = in_plain_words(message)
         actions = [action for each in parsers(self) for action in each._actions]
         known: list[str] = []
-        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            known = re.findall(r"'([^']*)'", found[2])
+        if found := re.search(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", message):
+            known = re.findall(r"[^', ]+", found[2])
         elif found := re.search(r"unrecognized arguments: (--[^\s=]+)", message):
             known = [option for action in actions for option in action.option_strings]
+        elif message == "give COMMAND":  # an option stands first
+            message = "give a command, such as 'mmscope why'"
         elif message == "give ACTION":
             (sub,) = (each for each in actions if isinstance(each, argparse._SubParsersAction))
             message = f"give one of {', '.join(sub.choices)}"
-        near = did_you_mean(found[1], known) if found else ""
+        near = did_you_mean(found[1], known) if found and not found[1].isdigit() else ""
+        if found and known and not near:
+            message = re.sub(r"invalid choice: .*", f"no {found[1]!r}; there is ", message)
+            message += ", ".join(known)
         what = f"{found[1]}: unknown{near} See" if found and near else f"{message}; see"
         # Its usage takes ten lines, in which what is wrong is not seen.
         self.exit(BAD_USAGE, f"{self.prog}: {what} '{self.prog} --help'\n")

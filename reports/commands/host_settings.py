@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.text.plain_file import check_folder, read_plain
-from mmscope.reports.bundle.outcome import UsageError, did_you_mean
+from mmscope.reports.bundle.outcome import UsageError, did_you_mean, in_plain_words
 
 FILE, INSTEAD = "/etc/mmscope.toml", "MMSCOPE_CONFIG"
 EVERYWHERE = ("cpu-budget", "mode", "redact")
@@ -55,7 +55,7 @@ def apply(parser: argparse.ArgumentParser, command: str) -> None:
         words = f"{error.filename or path}: {error.strerror}"
         raise UsageError(f"{words}; {INSTEAD}= for a command without settings") from None
     except (argparse.ArgumentError, ValueError) as error:  # TOMLDecodeError is a ValueError
-        raise UsageError(f"{path}: {error}") from None
+        raise UsageError(f"{path}: {in_plain_words(str(error))}") from None
 
 
 def _settings(path: Path, command: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def add_command(command: Command) -> None:
     sub = command(
         "kernel",
         run,
-        "what could be read of a kernel, by its types alone",
+        "say what could be read of a kernel, from its types alone",
         "Say section by section what could be read of a kernel that need not run anywhere, by its "
         "BTF (/sys/kernel/btf/vmlinux), a vmlinux that has BTF, or a vmlinux.h. Its types are "
         "compared with those of kernels that were read.",

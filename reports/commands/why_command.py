@@ -49,11 +49,10 @@ def add_command(command: Command) -> None:
     sub = command(
         "why",
         run_why,
-        "what is wrong, in ten lines, of whatever there is",
-        "Read whatever there is, as 'collect' does, and say in ten lines what is wrong. PATHs are "
-        "a bundle, a lake, a vmcore, a sosreport or another folder or archive, logs, profiles, "
-        "files of /proc; - is standard input. Without any it reads the live kernel. What "
-        "was read stays in a bundle, which the last line names.",
+        "say what is wrong, in ten lines",
+        "Say in ten lines what is wrong. PATHs are a bundle, a lake, a vmcore, a sosreport or "
+        "another folder or archive, logs, profiles, files of /proc; - is standard input. Without "
+        "any it reads the live kernel. What was read stays in a bundle, which the last line names.",
     )
     sub.add_argument("paths", nargs="*", metavar="PATH", help="what to read, whatever it is")
     sub.add_argument("--json", action="store_true", help="the same as JSON")
@@ -179,6 +178,8 @@ def answer_of_lake(where: str) -> Answer:
         (worst.cases[0], None),
     )
     host = case.bundle.host
+    words_of = said(finding) if finding else worst.question.about
+    owner = finding.owner if finding else ""
     return replace(
         answer,
         verdict=TROUBLE,
@@ -186,8 +187,8 @@ def answer_of_lake(where: str) -> Answer:
         rests_on=f"On {len({each.bundle.host for one in ill for each in one.cases}):,} of "
         f"{plural(len(fleet.hosts), 'host')}. ",
         cause=f"on {len(worst.cases):,} of {plural(len(worst.checked), 'host')}, worst on {host}: "
-        + (said(finding) if finding else worst.question.about),
-        owner=f"on {host}: {finding.owner}" if finding and finding.owner else "",
+        + words_of,
+        owner=f"on {host}: {owner}" if owner and owner not in words_of else "",
         harm=HARM_WORDS[worst.question.harm],
         since=f"{when(worst.since)}, the first reading with it",
         next="See every finding, with how many hosts have it",
@@ -246,7 +247,7 @@ SHOWS = {
 
 def _next(judged: "Judgement", where: str, kind: object, *, live: bool) -> tuple[str, str, bool]:
     """The words of the next step, its command, which may be empty, and if it is typed here."""
-    from mmscope.reports.findings.finding import NO_TROUBLE
+    from mmscope.reports.findings.finding import MEMORY, NO_TROUBLE
 
     if judged.step is None:
         complete = judged.word == NO_TROUBLE
@@ -255,8 +256,9 @@ def _next(judged: "Judgement", where: str, kind: object, *, live: bool) -> tuple
             return words, command, True
         if complete and kind != "live":
             return f"On the host: {SHOWS['watch'][1]}", SHOWS["watch"][1], False
-        # Of a dump all memory was there to be read.
-        if kind in ("live", "vmcore", "qemu"):
+        # Of a dump, and by root, all memory was there to be read; not by a watch.
+        read = kind == "live" and not any(MEMORY in words for words in judged.unknowns)
+        if read or kind in ("vmcore", "qemu"):
             return "", "", False
         return f"{THERE}{SHOWS['root'][1]}", SHOWS["root"][1], False
     # Its first sentence; a command in it has a line of its own.
@@ -313,15 +315,22 @@ def lines_of(answer: Answer) -> Iterator[str]:
         "unknown": re.sub(
             r"(^|; )(1|[\d,]+)( needs? )",
             lambda m: f"{m[1]}{m[2]} check{'s' * (m[2] != '1')}{m[3]}",
-            "; ".join(answer.unknown).replace(" ('mmscope record')", ""),
+            "; ".join(each for each in answer.unknown if not _told(each, answer)).replace(
+                " ('mmscope record')", ""
+            ),
         ),
         "next": answer.next.rstrip("."),
     }
-    wrapped = {
-        label: textwrap.wrap(_breakable(visible(words)), WIDTH - LABEL, break_on_hyphens=False)
-        for label, words in said.items()
-        if words
-    }
+    wrapped = {label: _wrapped(words) for label, words in said.items() if words}
+    # A command that would be broken gets a line of its own, from which it is copied whole.
+    command = answer.next_command
+    words = said["next"].removesuffix(command)
+    if command and words not in ("", said["next"]) and len(wrapped["next"]) > 1:
+        whole = visible(command)
+        wrapped["next"] = [
+            *_wrapped(words),
+            *([whole] if len(whole) <= WIDTH else _wrapped(command)),
+        ]
     left = LINES - len(wrapped) - len(("run", "bundle"))
     # Where the command has it; the cause, and a command that is to be typed, are worth more. That a
     # bundle was left behind is said.
@@ -340,17 +349,35 @@ def lines_of(answer: Answer) -> Iterator[str]:
             kept[-1] = _cut(kept[-1])
     for label, lines in wrapped.items():
         for at, line in enumerate(lines):
-            yield f"{'' if at else label:{LABEL}}{line}"
+            indent = min(LABEL, WIDTH - len(line))
+            yield f"{' ' * indent if at else f'{label:{LABEL}}'}{line}"
     yield f"{'run':{LABEL}}{visible(answer.command)}"
     if alone and answer.bundle:
         yield f"{'bundle':{LABEL}}{visible(answer.bundle)}"
 
 
+def _told(unknown: str, answer: Answer) -> bool:
+    """Say whether the cause or the line of memory is about the same memory without an owner."""
+    size = unknown.removesuffix(", has no known owner")
+    return size != unknown and (size in answer.cause or size in answer.memory)
+
+
+def _wrapped(text: str) -> list[str]:
+    """The lines of a text; a number stays with its unit."""
+    kept = re.sub(r"(?<=\d) (?=%|[KMGTP]iB\b|s\b|min\b)", "\N{NO-BREAK SPACE}", visible(text))
+    lines = textwrap.wrap(_breakable(kept), WIDTH - LABEL, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
 def _breakable(text: str) -> str:
     """A text of which what is wider than a line, as a path, breaks behind a slash or the like."""
     room = WIDTH - LABEL
-    words = (folded(word, room) if len(word) > room else word for word in text.split())
-    return " ".join(" ".join(words).split())
+    words = (folded(word, room) if len(word) > room else word for word in _split(text))
+    return " ".join(_split(" ".join(words)))
+
+
+def _split(text: str) -> list[str]:
+    return re.findall(r"[^ \t\n]+", text)
 
 
 def _cut(line: str) -> str:

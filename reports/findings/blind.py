@@ -226,8 +226,8 @@ BLIND = (
         """,
     ),
     Blind(
-        "who has the {{ bytes | size(1) }}, {{ share | percent }} of memory, that no line of "
-        "/proc/meminfo counts was not read",
+        "{{ bytes | size(1) }}, {{ share | percent }} of memory, is in no line of /proc/meminfo, "
+        "and its owner was not read",
         {"gauge_series": ["source", "name", "time", "value"], "memory_ledger": ["pages"]},
         """
         select bytes::bigint as bytes, bytes / total as share

@@ -16,7 +16,7 @@ RECORDING, WATCH, MEMORY = "a recording ('mmscope record')", "a watch over time"
 NOT_READ, WHOLE = "sections not read", "sections read whole"
 MORE, OTHERWISE = "a fuller copy of /proc and /sys", "what this host lacks"
 # Of a section that is absent: of a dump it is the kernel that has none.
-KERNEL, RIGHTS = "another kernel or other boot options", "root, or a kernel that has it"
+KERNEL, RIGHTS = "another kernel or other boot options", "root or another kernel"
 
 
 @dataclass(frozen=True, slots=True)

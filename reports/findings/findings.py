@@ -51,7 +51,10 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
     """Ask a bundle every question."""
     questions = OURS() if questions is None else questions
     # Most rows of a large bundle are in tables that no question names.
-    return ask(open_database(bundle, only=named(questions)), questions)
+    verdict = ask(open_database(bundle, only=named(questions)), questions)
+    if words := bundle.target.get("truncated"):  # whatever its sections say
+        verdict.blind.insert(0, str(words))
+    return verdict
 
 
 def ask(database: Database, questions: list[Question]) -> Verdict:

@@ -24,7 +24,7 @@ from mmscope.reports.findings.finding import Verdict
 from mmscope.reports.findings.verdict import said
 from mmscope.reports.page.missing import fault_in
 from mmscope.reports.page.views import FindingView
-from mmscope.reports.pictures.memory_bar import NOT_IN_USE, OWNERS, memory_bar
+from mmscope.reports.pictures.memory_bar import AS_MUCH, NOT_IN_USE, OWNERS, memory_bar
 from mmscope.reports.pictures.picture import Row
 from mmscope.reports.pictures.watermarks import min_free
 
@@ -181,7 +181,7 @@ def holders(bundle: Bundle) -> str:
         (size, name, each["name"])
         for each in used
         if each["name"] != UNEXPLAINED
-        for name, size in each["owners"][:1]
+        for name, size in _owner_in(each)
     ]
     largest = heapq.nlargest(3, drawn["segments"], key=lambda each: each["bytes"])
     shares = [
@@ -195,17 +195,18 @@ def holders(bundle: Bundle) -> str:
     first = max(used, key=lambda each: int(each["bytes"]))
     if 2 * size >= first["bytes"]:
         who, _, what = name.partition(", ")
+        what, _, _ = what.partition(", ")  # what comes behind is of what kind that is
         of = f"{label(kind)}: {cut(what, MOST_NAMED)}" if what else label(kind)
         held = f"{display.size(size)}, {display.share(size, total)} of memory ({of})"
         return f"{cut(who, MOST_NAMED)} holds {held}. Largest classes: {classes}"
     held = f"{display.size(first['bytes'])}, {display.share(first['bytes'], total)} of memory"
     if first["name"] == UNEXPLAINED:
         return f"no known owner: {held}. Largest classes: {classes}"
-    most = next(iter(first["owners"]), None)
+    most = next(iter(_owner_in(first)), None)
     of_it = (
         f"its largest owner is {cut(most[0], MOST_NAMED)}, {display.size(most[1])}"
         if most
-        else "no owner of it is named"
+        else "owner unknown"
     )
     (part, in_part, _), *more = first["parts"]
     if most is None and more:
@@ -213,6 +214,17 @@ def holders(bundle: Bundle) -> str:
     others = ", ".join(words for name, words in shares if name != first["name"])
     besides = f". Other large classes: {others}" if others else ""
     return f"the largest class is {label(first['name'])}: {held}; {of_it}{besides}"
+
+
+def _owner_in(segment: Row) -> list[tuple[str, int]]:
+    """
+    The largest owner in a class, if any, by the first table whose owners are together no more than
+    the class has: pages that are shared, by fork or KSM, count with each process.
+    """
+    whole = AS_MUCH * segment["bytes"]
+    fitting = [kind for kind in segment["kinds"] if kind["bytes"] <= whole]
+    kinds: list[Row] = (fitting or segment["kinds"])[:1]
+    return [owner for kind in kinds for owner in kind["owners"][:1] if owner[1] <= whole]
 
 
 def grown(bundle: Bundle) -> str:

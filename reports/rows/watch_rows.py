@@ -247,7 +247,7 @@ class HolderLevel:
 @table(
     "watch_sleepers",
     "Tasks that slept in D state",
-    empty="No task slept so for five seconds, as far as was read.",
+    empty="No task slept in D state for five seconds, as far as was read.",
     not_compared=SERIES,
     since="0.3.0",
 )
@@ -270,7 +270,7 @@ class WatchSleeper:
 @table(
     "watch_kills",
     "Processes that were killed",
-    empty="The kernel's log names none that the OOM killer took, as far as was read.",
+    empty="The kernel's log has no task that the OOM killer took, as far as was read.",
     not_compared=SERIES,
     since="0.3.0",
 )

@@ -175,7 +175,7 @@ def _sample(
     }
     # Blocked, and waited for: no half a sample, and no waking up only to look.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    say(f"samples in {log.path.parent}; should this be killed: {recover_command(args.output)}")
+    say(f"samples are in {log.path.parent}; if this is killed: {recover_command(args.output)}")
     interval, number, failed = args.interval, 0, False
     shown: dict[str, Any] = {}
     start = due = time.monotonic()

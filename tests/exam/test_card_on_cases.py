@@ -148,7 +148,7 @@ def test_trouble_is_answered_where_it_was_planted_and_nowhere_else(
     [
         ("unmovable-scatter-7/vmcore", card_answers.HUGE, "unusable for a huge page"),
         ("unmovable-scatter-7/watch", card_answers.HUGE, "THP page faults got no huge page"),
-        ("page-table-bloat-7/vmcore", card_answers.EXIT, "Process 158 (reporter) has 36"),
+        ("page-table-bloat-7/vmcore", card_answers.EXIT, "reporter (pid 158) has 36"),
         ("page-leak-of-module-7/watch", card_answers.GREW, "Memory in no counter grew steadily"),
         ("slab-leak-of-module-7/watch", card_answers.GREW, "Most of it: slab cache exam_request"),
         ("vmalloc-leak-of-module-7/watch", card_answers.WHO, "8 s before the end of the watch"),

@@ -47,7 +47,7 @@ FOUND: dict[str, Case] = {
         [cached("/run/x (deleted)", 12.0, kind="tmpfs", deleted=True, dirty_pages=None),
          cached("/y (deleted)", 1.0, deleted=True), cached("/z", 30.0),
          pages_of("nr_free_pages", 90_000)],
-        ["A deleted file has 468.8 MiB in memory, 12.0 % of it: /run/x (deleted)",
+        ["A deleted file holds 468.8 MiB, 12.0 % of memory: /run/x (deleted)",
          "inode 77 on device fd:00, kind tmpfs: 120,000 pages in memory; it is in no "
          "directory. 1 other such file of table cached_files: 39.06 MiB.",
          "A file of tmpfs, or a memfd, is"],
@@ -57,7 +57,7 @@ FOUND: dict[str, Case] = {
         "deleted-file-in-memory",
         [cached("/dev/shm/torch_7 (deleted)", 30.0, kind="tmpfs", deleted=True),
          pages_of("nr_inactive_file", 300_000)],
-        ["30.0 % of it: /dev/shm/torch_7"], "notice",
+        ["30.0 % of memory: /dev/shm/torch_7"], "notice",
     ),
     "memfds that take what there is, each of them a little": Case(
         "deleted-file-in-memory",
@@ -72,7 +72,7 @@ FOUND: dict[str, Case] = {
     ),
     "a core dump in the page cache": Case(
         "one-file-in-memory", [cached("/var/core", 61.0), cached("/x", 70.0, kind="tmpfs")],
-        ["One file has 2.327 GiB in memory, 61.0 % of it: /var/core",
+        ["One file holds 2.327 GiB, 61.0 % of memory: /var/core",
          "40 GiB in size: 610,000 pages in memory, 9 of them active, 5 dirty"],
         "notice",
     ),

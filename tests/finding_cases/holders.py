@@ -37,7 +37,7 @@ FOUND = {
         "holder-large",
         [holder("socket", 600, "network", "tcp"), holder("socket", 20, "slab", "tcp"),
          holder("pipe", 30, "pipes")],
-        ["socket tcp of srv (pid 7): 620 MiB, 15.1 % of memory", "3 of kind socket hold 620 MiB",
+        ["srv (pid 7) holds 620 MiB, 15.1 % of memory: socket tcp", "3 of kind socket hold 620 MiB",
          "(class network", "srv (pid 7) has them open"], "warning", ["pipe of"],
     ),
     "a map that no process has open": Case(
@@ -51,12 +51,12 @@ FOUND = {
     ),
     "tables of a virtual machine": Case(
         "holder-large", [holder("virtual machine", 300, "page tables", "kvm-7", comm="qemu")],
-        ["virtual machine kvm-7 of qemu (pid 7): 300 MiB, 7.3 % of memory"], "notice",
+        ["qemu (pid 7) holds 300 MiB, 7.3 % of memory: virtual machine kvm-7"], "notice",
     ),
     "two maps of a process": Case(
         "holder-large",
         [holder("BPF map", 300, "vmalloc", "12 flows"), holder("BPF map", 100, "vmalloc", "13 x")],
-        ["BPF map 12 flows of srv (pid 7): 300 MiB"], "notice", ["13 x"],
+        ["srv (pid 7) holds 300 MiB, 7.3 % of memory: BPF map 12 flows"], "notice", ["13 x"],
     ),
     "sockets of many processes": Case(
         "holder-large",

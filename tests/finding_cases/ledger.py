@@ -152,17 +152,17 @@ FOUND: dict[str, Case] = {
     "vmalloc of a tenth": Case(
         "kernel-memory-large",
         [pages_of("nr_vmalloc", 110_000), VmCounter("nr_kernel_stack", "node", 4_000, 0)],
-        ["nr_vmalloc: 429.7 MiB, 10.5 % of memory", "110,000 pages of 1,048,576",
+        ["vmalloc memory: 429.7 MiB, 10.5 % of memory", "110,000 pages of 1,048,576",
          "vmalloc has modules"], "warning", ["Every thread"],
     ),
     "page tables that no list of processes has": Case(
         "kernel-memory-large",
         [pages_of("nr_page_table_pages", 110_000), VmCounter("nr_kernel_stack", "node", 4_000, 0)],
-        ["nr_page_table_pages: 429.7 MiB, 10.5 % of memory", "only unmapping does"], "warning",
+        ["Page tables: 429.7 MiB, 10.5 % of memory", "only unmapping does"], "warning",
     ),
     "kernel stacks, which are counted in KiB": Case(
         "kernel-memory-large", [VmCounter("nr_kernel_stack", "node", 84_000, 0)],
-        ["nr_kernel_stack: 82.03 MiB, 2.0 % of memory", "Every thread"], "notice",
+        ["Kernel stacks: 82.03 MiB, 2.0 % of memory", "Every thread"], "notice",
     ),
     "memory that no counter has": Case(
         "memory-unaccounted", text_ledger(470_000),
@@ -229,7 +229,7 @@ FOUND: dict[str, Case] = {
     "a balloon of a third": Case(
         "kernel-memory-large",
         [pages_of("nr_balloon_pages", 340_000), VmCounter("nr_kernel_stack", "node", 4_000, 0)],
-        ["nr_balloon_pages: "], "notice",
+        ["The balloon: "], "notice",
     ),
     "kernel stacks, and whose they are": Case(
         "kernel-memory-large",
@@ -334,20 +334,20 @@ FOUND: dict[str, Case] = {
         "kernel-memory-large",
         [pages_of("nr_kernel_stack", 9),
          LedgerRow("percpu", "chunks", -1, "", 70_000, 0, 0.0, "Percpu")],
-        ["Percpu: 273.4 MiB, 6.7 % of memory"], "warning",
+        ["Percpu memory: 273.4 MiB, 6.7 % of memory"], "warning",
     ),
     "vmalloc memory by the kernel's own sum": Case(
         "kernel-memory-large",
         [pages_of("nr_kernel_stack", 9),
          LedgerRow("vmalloc", "areas", -1, "", 110_000, 0, 0.0, "VmallocUsed")],
-        ["VmallocUsed: 429.7 MiB, 10.5 % of memory", "vmalloc has modules"], "warning",
+        ["vmalloc memory: 429.7 MiB, 10.5 % of memory", "vmalloc has modules"], "warning",
     ),
     "vmalloc memory that is the bookkeeping of percpu memory": Case(
         "kernel-memory-large",
         [pages_of("nr_kernel_stack", 9),
          LedgerRow("vmalloc", "areas", -1, "", 110_000, 0, 0.0, "VmallocUsed"),
          LedgerRow("percpu", "chunks", -1, "", 100_000, 0, 0.0, "Percpu")],
-        ["Percpu: 390.6 MiB"], "warning",
+        ["Percpu memory: 390.6 MiB"], "warning",
     ),
     "the same since 7.2, which counts vmalloc memory": Case(
         "kernel-memory-large",
@@ -359,7 +359,7 @@ FOUND: dict[str, Case] = {
         "kernel-memory-large",
         [VmCounter("nr_kernel_stack", "node", 240_000, 0),
          LedgerRow("vmalloc", "areas", -1, "", 70_000, 0, 0.0, "VmallocUsed")],
-        ["nr_kernel_stack: "], "warning", unlike=["VmallocUsed: "],
+        ["Kernel stacks: "], "warning", unlike=["vmalloc memory: "],
     ),
     "a third pinned, on a machine with room": Case(
         "memory-locked",

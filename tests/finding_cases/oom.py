@@ -218,13 +218,13 @@ FOUND: dict[str, Case] = {
         "damage-in-log",
         [complaint("bad page state", name, "damage", times=times)
          for name, times in (("java", 1), ("kworker/0:1", 3))],
-        ["The kernel found damage (bad page state): kworker/0:1, and 1 more",
+        ["The kernel found damage: kworker/0:1 (bad page state), and 1 more",
          "4 records of the log, the last 1 min 40 s after boot: that is what it means.",
          "It begins: bad page state kworker/0:1"], "warning", unlike=["bad memory takes"],
     ),
     "a counter that is not 0": Case(
         "damage-in-log", [complaint("bad counter", "Bad rss-counter state", "damage")],
-        ["The kernel found damage (bad counter)"], "notice",
+        ["The kernel found damage: Bad rss-counter state (bad counter)"], "notice",
     ),
     "memory below min where the log shows it": Case(
         "shown-memory-short", [*shown(1, 900 * MIB), *shown(2, 40 * MIB)],
@@ -268,7 +268,8 @@ FOUND: dict[str, Case] = {
     ),
     "an error that was corrected": Case(
         "damage-in-log", [complaint("memory error", "1 CE memory read error", "hardware")],
-        ["Hardware has bad memory (memory error): 1 CE", "errors cost nothing,"], "notice",
+        ["Hardware has bad memory: 1 CE memory read error (memory error)",
+         "errors cost nothing,"], "notice",
     ),
     "an error that was not corrected": Case(
         "damage-in-log", [complaint("memory error", "1 UE memory read error", "hardware",
@@ -427,8 +428,8 @@ FOUND: dict[str, Case] = {
         [oom(constraint="CONSTRAINT_MEMORY_POLICY", nodemask="1"),
          oom_task(7, "java", 5 << 18, 0, True),
          *shown_of_node(8 * GIB, 80 * MIB, anon=7 * GIB, elsewhere=GIB)],
-        ["Memory ran out on node 1, all that the memory policy of nginx allows: java (pid 7) held "
-         "at least 4 GiB of 8 GiB; the kernel killed java",
+        ["Memory ran out on node 1, all that the memory policy of nginx allows: the kernel "
+         "killed java (pid 7), which held at least 4 GiB of 8 GiB",
          "The page allocator had 8 GiB there. Largest: java (pid 7), at least 4 GiB.",
          "Its memory policy allows node 1 alone; elsewhere 20 GiB were free."],
         "warning", unlike=["slab", "hugetlb"],
@@ -456,7 +457,8 @@ FOUND: dict[str, Case] = {
     ),
     "locked memory": place("were locked or unevictable;", *machine(unevictable=50 * GIB)),
     "one process, and full swap": place(
-        ", and swap was full; the kernel killed java",
+        "Memory ran out: the kernel killed java (pid 7), which held 38.15 GiB of 64 GiB; swap was "
+        "full",
         *machine(swap=(8 * GIB, MIB)), oom_task(7, "java", 10_000_000, 0, True),
     ),
     "many processes": place("were anonymous memory of many processes; the", *machine(),
@@ -521,7 +523,8 @@ FOUND: dict[str, Case] = {
     ),
     "a victim that held most, without a table of tasks": Case(
         "oom-kills-told", [oom(anon_bytes=40 * GIB), *machine()],
-        ["java (pid 7) held 40 GiB of 64 GiB"], "warning", unlike=["the most of all tasks"],
+        ["the kernel killed java (pid 7), which held 40 GiB of 64 GiB"], "warning",
+        unlike=["the most of all tasks"],
     ),
     "a log that ends within": Case(
         "oom-kills-told", [oom(victim=0, outcome=OPEN, pid=None, comm=None)],

@@ -51,7 +51,7 @@ FOUND: dict[str, Case] = {
         "page-table-bloat",
         [tables(20_000, zero_ptes=19_000, deposited_pte_tables=300, empty_pte_tables=12),
          exit_cost(0.1)],
-        ["Process 7 (java) has 78.12 MiB of page tables for 1 MiB of memory",
+        ["java (pid 7) has 78.12 MiB of page tables for 1 MiB of memory",
          "20,000 PTE tables are 0.2 % full: 12 of them have no entry, 19,000 entries map "
          "the shared zero page. 300 more are deposited behind huge PMDs."],
         "warning",
@@ -64,14 +64,14 @@ FOUND: dict[str, Case] = {
         "sparse-page-tables",
         [tables(10_000, used_ptes=10_500, resident_bytes=8 << 30, empty_pte_tables=3_000,
                 swap_ptes=500)],
-        ["Process 7 (java): 10,000 PTE tables are 0.2 % full",
+        ["java (pid 7): 10,000 PTE tables are 0.2 % full",
          "10,500 of 5,120,000 slots are in use (0 by the zero page, 500 by pages that are swapped"
          " out); 3,000 tables (11.72 MiB) have no entry at all."],
         "notice",
     ),
     "an exit that takes long": Case(
         "slow-exit", [exit_cost(2.876)],
-        ["Exit of process 7 (java) will take about 2.9 s for its page tables alone",
+        ["Exit of java (pid 7) will take about 2.9 s for its page tables alone",
          "1,610,612,736 slots of PTE tables to walk and 3,145,733 tables to free. An "
          "estimate from measured", "with its pages 3.1 s.",
          "1,610,000,000 of the slots are walked twice: 5.8 s."],
@@ -80,7 +80,7 @@ FOUND: dict[str, Case] = {
     "tables behind the huge zero page": Case(
         "huge-zero-deposits",
         [tables(5, huge_zero_pmds=20_000, deposited_pte_tables=20_003)],
-        ["Process 7 (java) maps the huge zero page 20,000 times, with 78.12 MiB of tables",
+        ["java (pid 7) maps the huge zero page 20,000 times, with 78.12 MiB of tables",
          "(39.06 GiB of addresses); 20,003 PTE tables are deposited (78.14 MiB), beside 1 MiB"],
         "notice",
     ),

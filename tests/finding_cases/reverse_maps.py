@@ -23,7 +23,8 @@ FOUND: dict[str, Case] = {
         "rmap-walk-stalls",
         [rmap.walk(), rmap.anon_vma(), rmap.COST, rmap.SPLITS,
          rmap.ksm_page()],
-        ["A reverse map walk of java (4711)'s KSM pages visits 10,240,000 tree nodes: about 614",
+        ["A reverse map walk of KSM pages of java (pid 4711) visits 10,240,000 tree nodes: "
+         "about 614",
          "has 20,000 VMAs of 1 process.",
          "the 256 mappings of the page visits the tree for each: 5,120,000 visits",
          "it would be 256), about 307.2 ms", "takes two: 10,240,000 visits",
@@ -40,7 +41,8 @@ FOUND: dict[str, Case] = {
     "KSM pages of few mappings on very many VMAs": Case(
         "rmap-walk-stalls",
         [*THREE, rmap.COST, rmap.SPLITS],
-        ["KSM pages visits 133,014 tree nodes: about 8 ms", "has 22,169 VMAs of 1 process.",
+        ["KSM pages of java (pid 4711) visits 133,014 tree nodes: about 8 ms",
+         "has 22,169 VMAs of 1 process.",
          "KSM has merged 1,500 mappings on it.",
          "the 3 mappings of the page visits the tree for each: 66,507 visits",
          "page offset it would be 3), about 4.0 ms", "8.0 ms a whole walk (2.7 to 39.9)",
@@ -85,7 +87,7 @@ FOUND: dict[str, Case] = {
         [rmap.walk("anon", visits=100_000, hold=100_000, comm=None),
          rmap.anon_vma(vmas=100_000, processes=500),
          dataclasses.replace(rmap.COST, measured=True)],
-        ["a process that is gone's anonymous pages visits 100,000 tree nodes: about 6 ms",
+        ["anonymous pages of a process that is gone visits 100,000 tree nodes: about 6 ms",
          "of 500 processes", "6.0 ms a whole walk (2.0 to 30.0)", "Assumes 500.0 ns a visit."],
         "warning", ["mappings of the page", "split by"],
     ),
@@ -142,7 +144,7 @@ FOUND: dict[str, Case] = {
     ),
     "near the limit of VMAs": Case(
         "near-max-map-count", [rmap.process(60_000), rmap.SPLITS],
-        ["java (4711) has 60,000 of 65,530 VMAs (91.6 %)", "20,000 of them are on one anon_vma",
+        ["java (pid 4711) has 60,000 of 65,530 VMAs (91.6 %)", "20,000 of them are on one anon_vma",
          "19,999 of 19,999 pairs of neighbours on it were split by mprotect"],
         "warning",
     ),
@@ -150,7 +152,7 @@ FOUND: dict[str, Case] = {
         "near-max-map-count",
         [dataclasses.replace(rmap.process(65_530), comm=None, anon_vmas=None, vmas_on_it=None,
                              largest_anon_vma=None)],
-        ["Process (4711) has 65,530 of 65,530 VMAs (100 %)"], "critical",
+        ["Process (pid 4711) has 65,530 of 65,530 VMAs (100 %)"], "critical",
         ["on one anon_vma", "split by"],
     ),
     "a deep hierarchy": Case(

@@ -108,7 +108,8 @@ def test_v_shows_the_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["dance"], "invalid choice: 'dance'"),
+        (["dance"], "mmscope: no 'dance'; there is why, "),
+        (["--hlp"], "mmscope: give a command, such as 'mmscope why'; see 'mmscope --help'"),
         (["collct"], "collct: unknown; did you mean collect?"),
         (["findings", "x", "--jsn"], "--jsn: unknown; did you mean --json?"),
         (["lake", "fidings", "x"], "fidings: unknown; did you mean findings?"),
@@ -123,8 +124,11 @@ def test_v_shows_the_traceback(tmp_path: Path) -> None:
         ),
         (["collect", "-o", "x", "--only", ""], "no section ''"),
         (["collect", "-o", "x", "--core", "a", "--qemu", "b"], "not allowed with argument"),
-        (["show", "zones", "--format", "xml"], "invalid choice: 'xml'"),
-        (["show", "zones", "--pageblock-order", "64"], "invalid choice: 64"),
+        (
+            ["show", "zones", "--format", "xml"],
+            "mmscope show: --format: no 'xml'; there is table, csv, ",
+        ),
+        (["show", "zones", "--pageblock-order", "64"], "--pageblock-order: no '64'; there is "),
     ],
 )
 def test_bad_usage_is_2(arguments: list[str], words: str) -> None:

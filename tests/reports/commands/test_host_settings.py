@@ -54,7 +54,7 @@ def test_what_is_typed_goes_before_it(file: Path) -> None:
         ("redakt = true", "'redakt' is no key of settings of all commands; did you mean redact?"),
         ("[gaurd]", "'gaurd' is no key of settings of all commands; did you mean [guard]?"),
         ("[guard]\nlimits = 3", "'limits' is no key of [guard]; did you mean limit?"),
-        ("[guard]\nlimit = 'much'", "argument --limit: invalid _number value: 'much'"),
+        ("[guard]\nlimit = 'much'", "--limit: invalid value 'much'"),
         ("[guard]\nlimit = [3]", "limit: is one text or number, not [3]"),
         ("[guard]\ntriggers = 'a'", "triggers: is a list, not 'a'"),
         ("[guard]\ntext = 1", "text: is true or false, not 1"),

@@ -107,6 +107,14 @@ def test_a_section_that_checks_stand_on_must_be_whole(
     assert message in judged.unknowns[0]
 
 
+def test_a_dump_that_was_cut_short_is_never_all_clear(tmp_path: Path) -> None:
+    missing = "1,000 bytes of the machine's memory lie behind the end of the file"
+    for more, word in (({}, NO_TROUBLE), ({"truncated": missing}, CANNOT_TELL)):
+        folder = tmp_path / word
+        verdict = evaluate(bundle(folder, [zone()], target=TARGET | more))
+        assert verdict.word == word and verdict.blind == list(more.values())
+
+
 def test_a_section_that_no_check_stands_on_may_be_partial(tmp_path: Path) -> None:
     fared = [SectionResult("direct_map", "partial", 0.1, 1, 0, "x")]
     assert verdict_of(bundle(tmp_path / "b", [zone()], sections=fared)).word == NO_TROUBLE

@@ -258,7 +258,9 @@ def test_pressure_of_all_tasks(tmp_path: Path) -> None:
     rows = [row for n in range(1, 7) for row in stalled(n, 0.25 if n == 4 else 0.0, 0.3)]
     finding = found(asked(tmp_path, rows), "watch-memory-pressure")
     assert finding is not None and finding.severity == "warning"
-    assert finding.title == ("Memory pressure: PSI full 4.2 % of the time, up to 25.0 % of 10 s")
+    assert finding.title == (
+        "Memory pressure: PSI full 4.2 % of the time, 25.0 % in the worst 10 s"
+    )
     assert "2.5 s of 60 s (4.2 %); worst in the 10 s before 2026-11-20 03:00:40 UTC" in finding.saw
     assert "PSI some: 30.0 % of the time." in finding.saw
 
@@ -317,7 +319,10 @@ def test_memory_that_is_taken_as_it_is_meant(tmp_path: Path, name: str, mebibyte
 def test_what_no_line_of_meminfo_has_is_not_cleared(tmp_path: Path) -> None:
     hole = Level(10.0, "computed", "Memory in no counter", 80 << 20, "bytes")
     verdict = asked(tmp_path, [level(1, "MemTotal", 1000), hole])
-    assert verdict.word == CANNOT_TELL and "who has the 80 MiB, 8.0 %" in verdict.blind[0]
+    assert (
+        verdict.word == CANNOT_TELL
+        and "80 MiB, 8.0 % of memory, is in no line of /proc/meminfo" in verdict.blind[0]
+    )
 
 
 def test_pressure_that_is_little(tmp_path: Path) -> None:
@@ -817,7 +822,7 @@ def test_a_process_near_the_limit_of_mappings(
     finding = found(asked(tmp_path, rows), "watch-near-max-map-count")
     assert (finding and finding.severity) == severity
     if severity == "warning":
-        assert finding and finding.title == "es (7) has 8,000 of 10,000 mappings (80.0 %)"
+        assert finding and finding.title == "es (pid 7) has 8,000 of 10,000 mappings (80.0 %)"
         assert finding.owner == "es (pid 7)"
 
 

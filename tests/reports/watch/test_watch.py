@@ -502,8 +502,8 @@ def test_watch_killed_leaves_what_was_sampled(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=600)
     had = in_log(tmp_path)
     assert not (tmp_path / "b").exists()
-    (line,) = [line for line in errors.splitlines() if "should this be killed: " in line]
-    recovering = line.partition("should this be killed: mmscope ")[2]
+    (line,) = [line for line in errors.splitlines() if "if this is killed: " in line]
+    recovering = line.partition("if this is killed: mmscope ")[2]
     again = watch(tmp_path)
     assert again.returncode == 2 and f"finish it with 'mmscope {recovering}'" in again.stderr
     result = children.run(
