@@ -53,7 +53,7 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
     # Most rows of a large bundle are in tables that no question names.
     verdict = ask(open_database(bundle, only=named(questions)), questions)
     if words := bundle.target.get("truncated"):  # whatever its sections say
-        verdict.blind.insert(0, str(words))
+        verdict.blind.insert(0, f"the dump is not whole: {words}")
     return verdict
 
 

@@ -112,7 +112,8 @@ def test_a_dump_that_was_cut_short_is_never_all_clear(tmp_path: Path) -> None:
     for more, word in (({}, NO_TROUBLE), ({"truncated": missing}, CANNOT_TELL)):
         folder = tmp_path / word
         verdict = evaluate(bundle(folder, [zone()], target=TARGET | more))
-        assert verdict.word == word and verdict.blind == list(more.values())
+        said = [f"the dump is not whole: {words}" for words in more.values()]
+        assert verdict.word == word and verdict.blind == said
 
 
 def test_a_section_that_no_check_stands_on_may_be_partial(tmp_path: Path) -> None:
