@@ -100,7 +100,12 @@ EXAMPLES = {
     ),
     "compare": ("compare BEFORE -- AFTER", "compare A1 A2 -- B1 B2 -o compare.html"),
     "redact": ("redact CASE -o CASE-to-pass-on",),
-    "lake": ("lake add CASE LAKE", "lake findings LAKE", "lake show LAKE zones"),
+    "lake": (
+        "lake add CASE LAKE",
+        "lake findings LAKE",
+        "lake report LAKE",
+        "lake show LAKE zones",
+    ),
     "mcp": ("mcp CASE",),
 }
 EXIT_CODES = (
@@ -306,6 +311,13 @@ def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
     names = [name for name in asked_for if name in DECLARED] or list(DECLARED)
     for place in dict.fromkeys(DECLARED[name] for name in names):
         pkgutil.resolve_name(place)(command)
+    for each in parsers(parser):
+        if (
+            isinstance(each, Parser) and not each.examples
+        ):  # an action of a command: those of its own
+            typed = each.prog.removeprefix("mmscope ")
+            lines = (line for listed in EXAMPLES.values() for line in listed)
+            each.examples = [line for line in lines if f"{line} ".startswith(f"{typed} ")]
     return parser
 
 

@@ -31,7 +31,9 @@ def add_command(command: Command) -> None:
         "together. What the kernel says of itself stays: its release and symbols, threads such as "
         "kswapd0, settings, addresses, pids and times.",
     )
-    sub.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    sub.add_argument(
+        "bundles", nargs="+", type=Path, metavar="BUNDLE", help="as collect or why left it"
+    )
     sub.add_argument(
         "-o",
         "--output",

@@ -24,6 +24,7 @@ from mmscope.reports.bundle.outcome import (
 # What findings are counted by.
 BY = ("finding", "kernel", "label", "host", "owner")
 ENGINES = ("duckdb", "spark")
+LAKE_HELP = "a folder, or s3://BUCKET/PREFIX"
 
 
 def add_command(command: Command) -> None:
@@ -70,7 +71,7 @@ def add_command(command: Command) -> None:
         "Without TABLE, list the hosts of a lake; with it, print its rows of all hosts, or of "
         "those that are wanted. 'bundles' lists the bundles, 'tables' the tables.",
     )
-    show.add_argument("lake", type=place, metavar="LAKE")
+    show.add_argument("lake", type=place, metavar="LAKE", help=LAKE_HELP)
     show.add_argument("table", nargs="?", default="hosts", metavar="TABLE", help="default: hosts")
     _add_wanted(show)
     show.add_argument("--format", choices=FORMATS, default="table", help="default: table")
@@ -80,8 +81,10 @@ def add_command(command: Command) -> None:
 def _add_add(sub: argparse.ArgumentParser) -> None:
     from mmscope.reports.bundle.redact import add_redact_options
 
-    sub.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
-    sub.add_argument("lake", type=place, metavar="LAKE")
+    sub.add_argument(
+        "bundles", nargs="+", type=Path, metavar="BUNDLE", help="as collect or why left it"
+    )
+    sub.add_argument("lake", type=place, metavar="LAKE", help=LAKE_HELP)
     _add_label(sub, "what these hosts are, as role=db; may be given several times")
     sub.add_argument(
         "--host",
@@ -99,7 +102,7 @@ def _add_add(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_findings(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("lake", type=place, metavar="LAKE")
+    sub.add_argument("lake", type=place, metavar="LAKE", help=LAKE_HELP)
     _add_wanted(sub)
     sub.add_argument(
         "--by",
@@ -127,7 +130,7 @@ def _add_findings(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_report(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("lake", type=place, metavar="LAKE")
+    sub.add_argument("lake", type=place, metavar="LAKE", help=LAKE_HELP)
     sub.add_argument(
         "-o", "--output", type=Path, default=Path("fleet.html"), help="default: fleet.html"
     )

@@ -165,6 +165,12 @@ def test_every_command_is_in_a_group_and_its_help_ends_with_examples_that_can_be
             command.build_parser([name]).parse_args(words)
 
 
+@pytest.mark.parametrize("typed", ["lake add", "lake report", "guard trigger"])
+def test_help_of_an_action_has_its_own_examples(typed: str) -> None:
+    lines = run(*typed.split(), "--help").stdout.partition("\nexamples:\n")[2].splitlines()
+    assert lines and all(line.startswith(f"  mmscope {typed}") for line in lines)
+
+
 def test_json_is_what_format_json_is(bundle: Path) -> None:
     assert run("show", "plain", bundle, "--json").stdout == (
         run("show", "plain", bundle, "--format", "json").stdout
