@@ -261,9 +261,16 @@ DIFFER = {
     ),
 }
 
-# Functions that are only looked for, and that BTF may leave out: those of sections that the kernel
-# discards, as memory hotplug's in 5.10. drgn tells by the first whether there is a vmemmap.
-FUNCTIONS = {"vmemmap_populate"}
+# Functions that BTF may leave out, what they return and take: those that cannot be traced, and of
+# sections that the kernel discards, as memory hotplug's (5.10). drgn tells by vmemmap_populate()
+# whether there is a vmemmap, and drgn.helpers.experimental.kmodify calls the others.
+FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "vmemmap_populate": ("int", "unsigned long", "unsigned long", "int", "struct vmem_altmap *"),
+    **dict.fromkeys(
+        ("copy_from_kernel_nofault", "copy_to_kernel_nofault", "copy_to_user_nofault"),
+        ("long", "void *", "const void *", "size_t"),
+    ),
+}
 
 # Structs without a name where none of DIFFER is there, found by their members.
 ANONYMOUS = {"tk_core": {"seq", "timekeeper"}}

@@ -23,7 +23,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drgn import FaultError, FindObjectFlags, Object, Program, Type, sizeof
+from drgn import FaultError, FindObjectFlags, Object, Program, Type, TypeParameter, sizeof
 
 from mmscope.drgn.opening import NoDebugInfoError
 from mmscope.drgn.opening import UndeclaredError as UndeclaredError
@@ -152,7 +152,9 @@ class KernelGlobals:
         if flags & FindObjectFlags.FUNCTION and (type_ := self.types.function(name)):
             return Object(prog, type_, address=address)
         if flags & FindObjectFlags.FUNCTION and name in FUNCTIONS:
-            return Object(prog, prog.function_type(prog.type("int"), ()), address=address)
+            result, *taken = map(prog.type, FUNCTIONS[name])
+            function = prog.function_type(result, [TypeParameter(type_) for type_ in taken])
+            return Object(prog, function, address=address)
         if flags & FindObjectFlags.VARIABLE and (type_ := self._type(prog, name, at)):
             room = self.symbols.room(at)
             if sizeof(type_) > room > 0:

@@ -44,7 +44,7 @@ from dump_formats import makedumpfile, plain_elf
 
 from mmscope.drgn.opening import UndeclaredError, kernel_globals, no_debug_info
 from mmscope.drgn.opening.btf import STRUCT, TYPEDEF, Btf
-from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER
+from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER, FUNCTIONS
 from mmscope.drgn.opening.kernel_symbols import (
     KernelSymbols,
     symbols_of_core,
@@ -331,6 +331,16 @@ class TestSymbols:
         prog = own(lab.capture.vmcore)
         assert prog.symbol("schedule").kind == SymbolKind.FUNC
         assert prog.symbol("init_task").kind == SymbolKind.OBJECT
+
+    @pytest.mark.parametrize("name", FUNCTIONS)
+    def test_a_function_that_btf_may_leave_out_has_its_type(self, lab: Lab, name: str) -> None:
+        there, declared = lab.prog.function(name), own(lab.capture.vmcore).function(name)
+        assert there.address_ in (declared.address_, None)
+        mine, theirs = (
+            [each.type_.type, *(taken.type for taken in each.type_.parameters)]
+            for each in (declared, there)
+        )
+        assert [type_.type_name() for type_ in mine] == [type_.type_name() for type_ in theirs]
 
     def test_a_stack_has_the_names_of_its_functions(self, lab: Lab) -> None:
         frames = [frame.name for frame in own(lab.capture.vmcore).stack_trace(2)]
