@@ -4,13 +4,16 @@ Inputs of all kinds, of which ``docs/inputs.md`` shows what ``mmscope why`` prin
 ``tests/`` has, real bundles of the exam among it. Those of vmcores are in ``tests/lab``.
 """
 
+import atexit
 import contextlib
+import functools
 import gzip
 import json
 import os
 import re
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,15 +130,18 @@ def copied(*path: str) -> Make:
     return lambda folder: copy(source, folder / source.name)
 
 
+@functools.cache
+def cases() -> Path:
+    """The exam's cases, unpacked once, and gone with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="mmscope-cases-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    unpack(folder)
+    return folder
+
+
 def case(path: str, name: str) -> Make:
     """A bundle of the exam."""
-
-    def make(folder: Path) -> None:
-        unpack(folder / "exam")
-        shutil.move(folder / "exam" / path, folder / name)
-        shutil.rmtree(folder / "exam")
-
-    return make
+    return lambda folder: shutil.copytree(cases() / path, folder / name)
 
 
 def redacted(folder: Path) -> None:
@@ -154,13 +160,12 @@ HOSTS = {
 
 
 def lake(folder: Path) -> None:
-    unpack(folder / "exam")
     for host, path in HOSTS.items():
-        about = folder / "exam" / path / "datapackage.json"
+        case(path, host)(folder)
+        about = folder / host / "datapackage.json"
         about.write_text(about.read_text().replace('"(none)"', json.dumps(host)))
         with contextlib.chdir(folder):
-            assert run("lake", "add", f"exam/{path}", "lake").returncode == 0
-    shutil.rmtree(folder / "exam")
+            assert run("lake", "add", host, "lake").returncode == 0
 
 
 INPUTS: dict[str, tuple[Input, ...]] = {
