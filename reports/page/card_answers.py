@@ -163,7 +163,7 @@ def holders(bundle: Bundle) -> str:
     """
     The largest owner that is named, and the largest classes; the class first where no one has
     half of it. Without a ledger that of a watch, page_owner, slab caches, or the log, else what is
-    free; empty without any.
+    free, or what a lone cgroup's file has; empty without any.
     """
     if "memory_ledger" not in bundle.tables:
         of_parts = (
@@ -172,6 +172,7 @@ def holders(bundle: Bundle) -> str:
             _held_by_caches,
             _held_in_log,
             _free_by_zone,
+            _of_one_cgroup,
         )
         return next((said for part in of_parts if (said := part(bundle))), "")
     drawn = memory_bar.draw(_rows(bundle, *OF_HOLDERS), bundle.page_size)
@@ -314,6 +315,26 @@ def _free_by_zone(bundle: Bundle) -> str:
         called = f"node {node} {name}" if many else name
         said.append(f"{called} {display.pages(pages, page_size)}, {block}")
     return f"free, and the largest free block: {'; '.join(said)}" if said else ""
+
+
+# Of a cgroup's own files: what it has, and what happened to it.
+OF_CGROUP = {"anon_bytes": "anonymous", "file_bytes": "files", "kernel_bytes": "kernel memory"}
+EVENTS = {
+    "oom_kill_events": ("OOM kill",),
+    "max_events": ("time at memory.max", "times at memory.max"),
+    "high_events": ("time above memory.high", "times above memory.high"),
+}
+
+
+def _of_one_cgroup(bundle: Bundle) -> str:
+    """Memory and events of a lone cgroup's file."""
+    rows = list(bundle.rows("memory_cgroups")) if "memory_cgroups" in bundle.tables else []
+    if len(rows) != 1:
+        return ""
+    has = {key: int(value) for key, value in rows[0].items() if key in OF_CGROUP | EVENTS and value}
+    said = [f"{name} {display.size(has[key])}" for key, name in OF_CGROUP.items() if key in has]
+    said += [display.plural(has[key], *words) for key, words in EVENTS.items() if key in has]
+    return f"in the cgroup: {', '.join(said)}" if said else ""
 
 
 def _watched(
