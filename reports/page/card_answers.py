@@ -69,6 +69,7 @@ CLASSES = (
     *("Percpu", "VmallocUsed", "Hugetlb", NO_COUNTER),
 )
 MOST_NAMED = 60  # characters of a name
+NO_TAG = "(no tag)"  # as table ledger_tags calls what no line of source has
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,8 @@ def _owner_in(segment: Row) -> list[tuple[str, int]]:
     whole = AS_MUCH * segment["bytes"]
     fitting = [kind for kind in segment["kinds"] if kind["bytes"] <= whole]
     kinds: list[Row] = (fitting or segment["kinds"])[:1]
-    return [owner for kind in kinds for owner in kind["owners"][:1] if owner[1] <= whole]
+    owners = [each for kind in kinds for each in kind["owners"] if NO_TAG not in each[0]]
+    return [owner for owner in owners[:1] if owner[1] <= whole]
 
 
 def grown(bundle: Bundle) -> str:

@@ -10,8 +10,10 @@ import watch_made
 from browser_page import NARROW, SCHEMES, WIDE, Opened, barriers
 from playwright.sync_api import Page
 from report_bundle import tables, verdict, write_bundle
+from rows_of_tables import tables_of_rows
 
 from mmscope.reports.page.report import render, write
+from mmscope.reports.rows.watch_rows import PsiStall
 
 PLOT = "#watch-time .time-plot svg"
 
@@ -59,6 +61,29 @@ def test_what_was_at_a_moment(opening: functools.partial[Opened], report: Path) 
     assert page.locator(".cross[d^='M500 ']").count() == page.locator(PLOT).count()
     page.locator("h1").hover()
     assert values(page, "Free blocks of THP size") == ["", ""]
+
+
+def test_what_was_read_a_little_later_has_a_value_at_the_same_moment(
+    opening: functools.partial[Opened], tmp_path: Path
+) -> None:
+    """PSI has a clock of its own: its periods end a little later, and begin where none ended."""
+    rows = [row for number in range(watch_made.SAMPLES) for row in watch_made.sample(number)]
+    rows = [
+        replace(row, time=row.time + 0.02, period_seconds=row.period_seconds - 0.03)
+        if isinstance(row, PsiStall) and row.period_seconds
+        else row
+        for row in rows
+    ]
+    made = write_bundle(tmp_path / "b", tables_of_rows(rows))
+    write(render(made, verdict()), tmp_path / "r.html")
+    page = opening(tmp_path / "r.html").page
+    page.locator("#watch-time").focus()
+    page.keyboard.press("Home")
+    seen = []
+    for _ in range(9):  # the ends of three periods, and of PSI's
+        page.keyboard.press("ArrowRight")
+        seen += values(page, "Memory pressure")
+    assert len(seen) == 18 and "n/a" not in seen
 
 
 def test_a_period_has_its_own_rates_and_who_grew(

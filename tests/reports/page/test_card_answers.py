@@ -148,3 +148,20 @@ def test_how_far_min_free_kbytes_may_be_raised(tmp_path: Path) -> None:
     assert said == "hardly: it is 66 MiB, and more than a hundredth of memory is not advised"
     said = answers.raisable(made_hosts.healthy(64).write(tmp_path / "made"))
     assert said.startswith("unknown: vm.min_free_kbytes and ")
+
+
+def segment(size: int, *kinds: list[tuple[str, int]]) -> dict[str, object]:
+    tables = [{"bytes": sum(size for _, size in owners), "owners": owners} for owners in kinds]
+    return {"bytes": size, "kinds": tables}
+
+
+def test_an_owner_has_no_more_than_its_class() -> None:
+    shared = [("ksm-vmas (pid 7)", 900), ("db (pid 8)", 90)]
+    assert answers._owner_in(segment(100, shared)) == []
+    assert answers._owner_in(segment(100, shared, [("db (pid 8)", 60)])) == [("db (pid 8)", 60)]
+    # Forked processes count with more than there is, each with less.
+    assert answers._owner_in(segment(100, [("web (pid 7)", 80), ("web (pid 8)", 80)])) == [
+        ("web (pid 7)", 80)
+    ]
+    untagged = [("DMA pools, (no tag)", 60), ("DMA pools, mm/a.c:7", 40)]
+    assert answers._owner_in(segment(100, untagged)) == [("DMA pools, mm/a.c:7", 40)]
