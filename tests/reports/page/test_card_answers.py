@@ -16,6 +16,7 @@ from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.finding import Verdict
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.findings.question import OURS
+from mmscope.reports.findings.verdict import first_incident
 from mmscope.reports.page import card_answers as answers
 from mmscope.reports.page.report import render
 from mmscope.reports.page.sentences import host_of
@@ -165,3 +166,17 @@ def test_an_owner_has_no_more_than_its_class() -> None:
     ]
     untagged = [("DMA pools, (no tag)", 60), ("DMA pools, mm/a.c:7", 40)]
     assert answers._owner_in(segment(100, untagged)) == [("DMA pools, mm/a.c:7", 40)]
+
+
+def test_the_first_finding_does_not_say_the_headline_again(tmp_path: Path) -> None:
+    host, _ = made_hosts.SICK["slab leak"]
+    bundle = host().write(tmp_path / "made")
+    verdict = evaluate(bundle)
+    page = render(bundle, verdict)
+    title = first_incident(verdict).causes[0][0].title
+    first = page.index("<article ")
+    heading = page[page.index("<h3>", first) : page.index("</h3>", first)]
+    assert "The headline in detail" in heading and page.count("The headline in detail") == 1
+    # Search, the contents and who jumps there have it.
+    kept = page[first : page.index("<h3>", first)].replace("\N{NO-BREAK SPACE}", " ")
+    assert f'data-title="{title}"' in kept
