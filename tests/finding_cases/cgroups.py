@@ -158,6 +158,14 @@ FOUND: dict[str, Case] = {
         "cgroup-thrash", [cgroup(), *came_back(2_000_000, 1_000), *pressure(9.0, "/pod")],
         ["2,000,000 pages came back", "at least 1,000 came back soon", "full: 9.0 %"], "warning",
     ),
+    "page cache that comes back, and one task waits": Case(
+        "cgroup-thrash",
+        [cgroup(), *came_back(2_000_000, 30), pressure(3.0, "/pod")[0],
+         dataclasses.replace(pressure(3.0, "/pod")[1], avg60=12.0)],
+        ["at least 30 came back soon", "full: 3.0 % of the last minute, 3.0 % of its last 10 "
+         "seconds; some: 6.0 % of these."],
+        "warning",
+    ),
     "page cache that came back, and no task waits": Case(
         "cgroup-thrash", [cgroup(), *came_back(2_000_000, 1_500_000), *pressure(0.0, "/pod")],
         ["full: 0.0 %"], "notice",

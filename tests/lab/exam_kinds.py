@@ -487,7 +487,7 @@ def swap_storm(rng: random.Random) -> dict[str, Any]:
 
     spawn(name, work, ready=False)
     # It goes through all of it again and again.
-    check(wait_until(lambda: vmstat()["pswpin"] * PAGE > 0.3 * total(), 150), "no pages come back")
+    check(wait_until(lambda: vmstat()["pswpin"] * PAGE > 0.3 * total(), 250), "no pages come back")
     return {"owner": [name], "bytes": size}
 
 
@@ -702,7 +702,7 @@ def backup_reads_everything(rng: random.Random) -> dict[str, Any]:
 @innocent("process leak")
 def java_heap_at_its_size(rng: random.Random) -> dict[str, Any]:
     """A heap that is as large as it was told, in a pod with a limit just above."""
-    size = share(rng, 0.5, 0.6)
+    size = min(share(rng, 0.5, 0.6), all_but(0.24))
     place = cgroup("kube/java", memory_max=int(size * 1.06))
     spawn("java", lambda: populated(size), place)
     check(left() > 0.2, "memory is short")
@@ -904,7 +904,7 @@ def batch_grows_and_shrinks(rng: random.Random) -> dict[str, Any]:
 @innocent("protection")
 def protected_with_room(rng: random.Random) -> dict[str, Any]:
     """memory.min of a database, and room for all others."""
-    size = share(rng, 0.25, 0.35)
+    size = min(share(rng, 0.25, 0.35), all_but(0.45))
     place = cgroup("db", memory_min=size)
     spawn("db", lambda: populated(size), place)
     check(left() > 0.4, "memory is short")

@@ -83,7 +83,13 @@ SHAPES = {
     "one": Shape(("-m", "1536M", "-smp", "2,sockets=2")),
     "nodes": Shape(_nodes(512, 1024)),
     # Nothing of it is in the host's memory before it is written, nor what the guest only frees.
-    "large": Shape(("-m", "64G", "-smp", "2,sockets=2"), "init_on_alloc=0"),
+    "large": Shape(
+        (
+            *("-m", "64G", "-object", "memory-backend-ram,id=all,size=64G,reserve=off"),
+            *("-machine", "memory-backend=all", "-smp", "2,sockets=2"),
+        ),
+        "init_on_alloc=0",
+    ),
 }
 
 
