@@ -82,6 +82,7 @@ MADE_OF_A_TYPE = (PTR, TYPEDEF, *QUALIFIERS, FUNC_PROTO, VAR, TYPE_TAG)
 TYPES = [kind for kind in range(128) if kind not in (FUNC, VAR, DATASEC, DECL_TAG)]
 # "bpf: Extend BTF UAPI vlen, kinds to use unused bits" (f7a6b9eaff3e); these bits were 0 before.
 KIND, VLEN = np.uint32(0x7F), np.uint32(0xFF_FFFF)
+PER_CPU = ".data..percpu"  # a section
 UNKNOWN = np.uint32(1 << 31)  # words: beyond the end of any blob
 INT_SIGNED, INT_BOOL = 1, 4
 # Of names, types' of several words ("long int") and tags' ("address_space(1)") among them.
@@ -272,6 +273,19 @@ class Btf:
         """The names of the global variables that it has, which are per CPU."""
         offsets = self._name_offsets[self._kinds == VAR]
         return [name for offset in offsets.tolist() if (name := self._name(offset))]
+
+    def per_cpu_places(self) -> dict[str, int]:
+        """Bytes from the begin of the per-CPU section to each of its variables."""
+        places = {}
+        for number in np.flatnonzero(self._kinds == DATASEC).tolist():
+            if self._name(int(self._name_offsets[number])) == PER_CPU:
+                at = int(self._starts[number]) + 3
+                for variable, place, _ in (
+                    self._words[at : at + 3 * self._vlen(number)].reshape(-1, 3).tolist()
+                ):
+                    if variable < len(self._kinds) and self._kinds[variable] == VAR:
+                        places[self._name(int(self._name_offsets[variable])) or ""] = place
+        return places
 
     def inline_sites(self) -> Iterator[tuple[str, str, int]]:
         """

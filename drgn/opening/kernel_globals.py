@@ -23,7 +23,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drgn import FaultError, FindObjectFlags, Object, Program, Type, TypeParameter, sizeof
+from drgn import FaultError, FindObjectFlags, Object, Program, Type, TypeKind, TypeParameter, sizeof
 
 from mmscope.drgn.opening import NoDebugInfoError
 from mmscope.drgn.opening import UndeclaredError as UndeclaredError
@@ -79,6 +79,24 @@ def declare_from(file: Path) -> int:
     except ValueError as error:
         raise NoDebugInfoError(f"{file}: {error}") from error
     return len(table)
+
+
+MOST_ALIGNED = 8  # bytes, of what C's types are aligned to by themselves
+
+
+def _alignment(type_: Type) -> int:
+    """What the address of a variable of a type is a multiple of; 1 where that is not known."""
+    if type_.kind in (TypeKind.TYPEDEF, TypeKind.ARRAY):
+        return _alignment(type_.type)
+    if type_.kind in (TypeKind.STRUCT, TypeKind.UNION):
+        found = 1
+        for member in type_.members or ():
+            found = max(found, _alignment(member.type))
+            if found == MOST_ALIGNED:
+                break
+        return found
+    size = sizeof(type_) if type_.is_complete() else 1
+    return size if size in (1, 2, 4, MOST_ALIGNED) else 1
 
 
 @dataclass
@@ -161,6 +179,11 @@ class KernelGlobals:
                 raise UndeclaredError(
                     f"{name} is declared {type_.type_name()}, and has room for {room:,} bytes "
                     f"only: that is not its type in this kernel; declare({name!r}, 'TYPE') another"
+                )
+            if address % _alignment(type_):
+                raise UndeclaredError(
+                    f"{name} is a {type_.type_name()}, which cannot begin at {address:#x}: the "
+                    "kernel's symbol table is damaged, or that is not its type in this kernel"
                 )
             return Object(prog, type_, address=address)
         return None

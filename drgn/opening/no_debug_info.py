@@ -252,10 +252,11 @@ def _hold_against(types: Btf, info: Mapping[str, str]) -> int:
 
 def _hold_names_against(types: Btf, symbols: KernelSymbols) -> None:
     """
-    Look for the symbols of all variables that BTF has. Where the table of tokens is damaged, names
-    are others in many places, and what a kernel has would not be found.
+    Look for the symbols of all variables that BTF has, and where each is in the per-CPU section.
+    Where the table of tokens is damaged, names are others in many places, and what a kernel has
+    would not be found.
 
-    :raises NoDebugInfoError: some are not there.
+    :raises NoDebugInfoError: some are not there, or elsewhere.
     """
     names = types.variables()
     lost = [name for name in names if not symbols.indexes(name)]
@@ -264,6 +265,16 @@ def _hold_names_against(types: Btf, symbols: KernelSymbols) -> None:
             f"the kernel's symbol table is damaged: {len(lost)} of the {len(names)} variables that "
             f"BTF has are not in it, {lost[0]} is one"
         )
+    begin = symbols.address("__per_cpu_start")
+    if begin is None:
+        return
+    for name, place in types.per_cpu_places().items():
+        found = symbols.indexes(name)
+        if len(found) == 1 and symbols.in_order[found[0]] != begin + place:
+            raise NoDebugInfoError(
+                f"the kernel's symbol table or BTF is damaged: {name} is {place:#x} bytes within "
+                f"the per-CPU section by BTF, and at {symbols.in_order[found[0]]:#x} as a symbol"
+            )
 
 
 def _value(types: Btf, kind: str, name: str, member: str | None) -> int | None:

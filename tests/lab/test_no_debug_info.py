@@ -30,6 +30,7 @@ from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, KERNELS, STANDS_ON, WITHOUT_BTF, Lab, fragment_lab
 from drgn import (
     Architecture,
+    FindObjectFlags,
     Object,
     Platform,
     Program,
@@ -41,10 +42,12 @@ from drgn import (
     sizeof,
 )
 from dump_formats import makedumpfile, plain_elf
+from symbol_flips import symbol_flips
 
 from mmscope.drgn.opening import UndeclaredError, kernel_globals, no_debug_info
 from mmscope.drgn.opening.btf import STRUCT, TYPEDEF, Btf
 from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER, FUNCTIONS
+from mmscope.drgn.opening.kernel_globals import KernelGlobals
 from mmscope.drgn.opening.kernel_symbols import (
     KernelSymbols,
     symbols_of_core,
@@ -580,6 +583,28 @@ class TestDamage:
         silent = [each for each in found if each.outcome == SILENT]
         assert len(silent) <= 2, silent
         assert sum(each.outcome == NOTICED for each in found) > 40
+
+    def test_of_one_bit_of_a_symbol_that_sections_ask_for(
+        self, lab: Lab, say: Callable[[str], None]
+    ) -> None:
+        """More of them, and of other kernels: docs/btf.md."""
+        core = lab.capture.vmcore
+        types = Btf(empty(), blob(lab.capture))
+        found = list(symbol_flips(core, types, vmcoreinfo(bare(core)), 40, seed=49))
+        say(f"{lab.capture.kernel}: {dict(Counter(each.outcome for each in found))}")
+        silent = [each for each in found if each.outcome == SILENT]
+        assert len(silent) <= 3 and {each.place for each in silent} <= {"address"}, silent
+        assert sum(each.outcome == NOTICED for each in found) > 18
+
+    def test_a_variable_that_cannot_begin_where_its_symbol_is_is_refused(self, lab: Lab) -> None:
+        core = lab.capture.vmcore
+        info, whole = vmcoreinfo(bare(core)), own(core)
+        at = whole.symbol("nr_swap_pages").address
+        symbols = symbols_of_core(bare(core), info)
+        symbols.addresses[symbols.indexes("nr_swap_pages")[0]] = at - 4
+        found = KernelGlobals(Btf(whole, blob(lab.capture)), symbols)
+        with pytest.raises(UndeclaredError, match="atomic_long_t, which cannot begin at"):
+            found.find(whole, "nr_swap_pages", FindObjectFlags.VARIABLE, None)
 
     def test_a_struct_whose_members_multiply_is_refused(self) -> None:
         with pytest.raises(NoDebugInfoError, match="too many members"):
