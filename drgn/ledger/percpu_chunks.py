@@ -35,7 +35,8 @@ from mmscope.drgn.tables.table import Inside, table, tables_of
 BIT_BYTES = 4  # PCPU_MIN_ALLOC_SIZE, include/linux/percpu.h
 MAX_CHUNKS = 1 << 16  # beyond, a list leads in a circle
 # What a chunk's contig_hint may lack, and never has too much: a stretch grows at either end by less
-# than a page without being looked at again (pcpu_block_update_hint_free(), mm/percpu.c).
+# than a page without being looked at again (pcpu_block_update_hint_free(), mm/percpu.c). A stretch
+# of less than a page is in no hint at times: the first chunk's of 7.2 is 0 with 96 bytes free.
 HINT_PAGES = 2
 MAX_UNIT = 1 << 27  # bytes: of more, the number of pages is damaged
 STATIC, FIRST, RESERVED, OTHER = "variables", "first", "modules", "further"
@@ -128,7 +129,7 @@ def percpu(
         hint = int(chunk.chunk_md.contig_hint) * BIT_BYTES
         try:
             largest = _largest_free(prog, chunk, unit)
-            if not 0 <= largest - hint <= HINT_PAGES * page or (free and not hint):
+            if not 0 <= largest - hint <= HINT_PAGES * page or (largest >= page and not hint):
                 notes.append(
                     f"chunk {address:#x}: contig_hint has {hint:,} bytes in one piece, its bitmap "
                     f"{largest:,}"

@@ -782,9 +782,9 @@ def test_a_counter_whose_name_was_cut_is_told_of(lab: Lab) -> None:
 
 
 @pytest.mark.any_kernel
-def test_a_chunk_with_free_bytes_and_no_hint_is_told_of(lab: Lab) -> None:
+def test_a_chunk_with_free_pages_and_no_hint_is_told_of(lab: Lab) -> None:
     prog = opened(lab.capture)
-    hint = prog["pcpu_first_chunk"].chunk_md.contig_hint
+    hint = max(chunk.chunk_md.contig_hint for _, chunk in chunks(prog))
 
     def notes(value: int) -> list[str]:
         say(hint, value)
