@@ -85,7 +85,7 @@ MOST_ALIGNED = 8  # bytes, of what C's types are aligned to by themselves
 
 
 def _alignment(type_: Type) -> int:
-    """What the address of a variable of a type is a multiple of; 1 where that is not known."""
+    """Bytes of which the address of such a variable is a multiple; 1 where that is not known."""
     if type_.kind in (TypeKind.TYPEDEF, TypeKind.ARRAY):
         return _alignment(type_.type)
     if type_.kind in (TypeKind.STRUCT, TypeKind.UNION):

@@ -28,7 +28,8 @@ ffffffff8200010c d shared
 ffffffff82000110 D shared
 ffffffff82000114 D pcpu
 ffffffff82000118 D jiffies
-ffffffff82000120 B _end
+ffffffff82000120 B pointers
+ffffffff82000220 B _end
 """
 
 
@@ -97,9 +98,15 @@ def test_dimensions_are_in_the_order_of_c(prog: Program) -> None:
     for declared in ("int [8][4]", "int[8][4]", "int [8] [4]"):
         declare("table", declared)
         assert (prog["table"].type_.length, prog["table"][0].type_.length) == (8, 4)
-    declare("table", "char *[4][8]")
-    assert (prog["table"].type_.length, prog["table"][0].type_.length) == (4, 8)
-    assert prog["table"].type_.type_name() == prog.type("char *[4][8]").type_name()
+    declare("pointers", "char *[4][8]")
+    assert (prog["pointers"].type_.length, prog["pointers"][0].type_.length) == (4, 8)
+    assert prog["pointers"].type_.type_name() == prog.type("char *[4][8]").type_name()
+
+
+def test_what_cannot_begin_where_its_symbol_is_is_said(prog: Program) -> None:
+    declare("table", "char *[4]")
+    with pytest.raises(UndeclaredError, match=r"char \*\[4\], which cannot begin at 0x\w+004:"):
+        prog["table"]
 
 
 def test_room_is_a_length_of_what_is_outermost(prog: Program) -> None:
