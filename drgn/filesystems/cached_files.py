@@ -386,7 +386,7 @@ def _beyond_end(files: CachedFiles, at: S64s) -> int:
     """
     prog = files.prog
     own = prog.type("struct shmem_inode_info")
-    # "huge tmpfs: fix fallocate(vanilla) advance over huge pages" (050dcb5c85bb, in v5.15)
+    # "huge tmpfs: fix split_huge_page() after FALLOC_FL_KEEP_SIZE" (d144bf620534, in v5.15)
     if not own.has_member("fallocend") or not (word := lock_word(prog)):
         return 0
     before = np.uint64(offsetof(own, "vfs_inode"))

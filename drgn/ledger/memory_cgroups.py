@@ -129,6 +129,13 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
         found.notes.append("the root of all memory cgroups has a limit, which the kernel refuses")
     hold_against(found, MemoryCgroup, rows, "usage_bytes", of_children, "what those below use")
     hold_against(found, MemoryCgroup, rows, "peak_bytes", highest, "what it uses now")
+    # Of a machine from which three quarters were taken since, it may be more than there is.
+    all_memory = 4 * memory_pages(memcgs.prog) * page
+
+    def possible(row: MemoryCgroup) -> Against:
+        return min(row.peak_bytes or 0, all_memory), 0
+
+    hold_against(found, MemoryCgroup, rows, "peak_bytes", possible, "as there is no more memory")
     try:
         cpus = len(online_cpus(memcgs.prog))
     except ValueError as error:  # what CPUs have not counted yet has no bound

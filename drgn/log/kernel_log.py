@@ -148,6 +148,15 @@ def times_apart(log: Log) -> list[str]:
     return [f"times of {plural(wrong, 'record')} run backwards, or are damaged"] if wrong else []
 
 
+FACILITIES = 24  # LOG_NFACILITIES of syslog(3)
+
+
+def facilities_apart(log: Log) -> list[str]:
+    """Records of a facility that syslog has not, which /dev/kmsg takes (``devkmsg_write()``)."""
+    odd = sum((record.facility or 0) >= FACILITIES for record in log.records)
+    return [f"{plural(odd, 'record')} of a facility that there is not"] if odd else []
+
+
 def missing(log: Log) -> list[str]:
     """The reasons why a log is not whole, but for its beginning."""
     lost = [f"lost or damaged: {plural(log.lost, 'record')}"] if log.lost else []
@@ -176,6 +185,7 @@ def kernel_log_from_memory(memory: Memory) -> Found:
     log = log_of_memory(memory)
     found = _found(log)
     found.notes += times_apart(log)
+    found.remarks += facilities_apart(log)
     return found
 
 

@@ -435,12 +435,14 @@ def names_apart(prog: Program, rows: list[VmCounter]) -> list[str]:
     """Counters called almost as the enumerator in their place: the text is damaged."""
     odd = []
     for kind, items in ITEMS.items():
-        enumerators = prog.type(f"enum {items}").enumerators or ()
-        here = (row.name for row in rows if row.kind == kind)
-        for name, item in zip(here, enumerators, strict=False):
-            # nr_kernel_stack, nr_free_cma
-            full = item.name.lower().removesuffix("_kb").removesuffix("_pages")
-            odd += [name] if nearly(name.removesuffix("_pages"), full) else []
+        called: dict[int, list[str]] = {}  # some have two, as NR_LRU_BASE
+        for name, value in prog.type(f"enum {items}").enumerators or ():
+            called.setdefault(value, []).append(name.lower())
+        for at, name in enumerate(row.name for row in rows if row.kind == kind):
+            items_here = called.get(at, [])
+            # nr_kernel_stack, nr_slab_reclaimable, nr_free_cma
+            right = any(name + end in items_here for end in ("", "_kb", "_b", "_pages"))
+            odd += [] if right or not any(nearly(name, each) for each in items_here) else [name]
     return odd
 
 

@@ -235,7 +235,7 @@ def cut_regions(areas: VmAreas, owners: Iterable[int], form: PageTableFormat) ->
 def kinds_of(flags: U64s) -> dict[str, Bools]:
     """
     VMAs that are locked, those of ``mm.exec_vm`` (code), and those of ``data_vm`` or ``stack_vm``
-    (data): ``vm_stat_account()`` (mm/mmap.c, since v6.15 mm/vma.c), as it is from 5.10 to 7.3.
+    (data): ``vm_stat_account()``, the same from 5.10 to 7.3.
     """
     write, shared = (flags & np.uint64(VM_WRITE)) != 0, (flags & np.uint64(VM_SHARED)) != 0
     stack = (flags & np.uint64(VM_GROWSDOWN)) != 0

@@ -37,6 +37,8 @@ LAST_READER = "last reader"
 OWNER_FLAGS = 7
 RT_OWNER_FLAGS = 1  # RT_MUTEX_HAS_WAITERS
 READER_OWNED = 1  # RWSEM_READER_OWNED (kernel/locking/rwsem.c)
+# Bits 3 to 7 are reserved, the last says that too many read (kernel/locking/rwsem.c).
+RESERVED, READERS = 0xF8, (1 << 63) - (1 << READER_SHIFT)
 PIDNS_ADDING = 1 << 31  # include/linux/pid_namespace.h
 NO_LOCKS = "locks of this kernel are not read: struct rw_semaphore is unknown"
 
@@ -87,8 +89,8 @@ def taken_locks(
         readers = lock_state(count) == "read" and not count & FLAG_WAITERS
         if readers and hasattr(rwsem, "owner") and not word & READER_OWNED:
             problems.append(f"the lock of {address} has readers that never came")
-        if count >> READER_SHIFT > tasks:
-            problems.append(f"the lock of {address} has {count >> READER_SHIFT:,} readers")
+        if (number := (count & READERS) >> READER_SHIFT) > tasks or count & RESERVED:
+            problems.append(f"the lock of {address} has {number:,} readers: {count:#x}")
         *holder, stack = owner(prog, word, count)
         holder = [lock_state(count), max(count >> READER_SHIFT, 0), *holder]
         values = [int(each[at]) for each in amounts]

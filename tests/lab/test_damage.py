@@ -54,6 +54,7 @@ from mmscope.drgn.reading.io_resources import io_resources
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.nodes import misnumbered
 from mmscope.drgn.reclaim.lru_lists import asked_of_no_zone
+from mmscope.drgn.rmap.rwsem_waiters import taken_locks
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.waits.all_tasks import all_tasks, states_apart
 from mmscope.drgn.waits.writeback import writeback_devices
@@ -606,6 +607,36 @@ def test_a_resource_with_a_letter_off_is_told_of(lab: Lab) -> None:
 
     assert in_a_fork(lambda: why(b"S")) == ""
     assert in_a_fork(lambda: why(b"C")) == "no physical resource is called 'Cystem RAM'"
+
+
+@pytest.mark.any_kernel
+def test_a_lock_with_more_readers_than_there_are_tasks_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    mapping = find_task(prog, 1).mm.exe_file.f_mapping.read_()
+
+    def problems(count: int) -> str:
+        say(mapping.i_mmap_rwsem.count.counter, count)
+        at, words = np.array([mapping.value_()], np.uint64), np.array([count], np.int64)
+        return " ".join(taken_locks(prog, "struct address_space", "i_mmap_rwsem", at, words)[2])
+
+    assert in_a_fork(lambda: problems(0)) == ""
+    assert "36,028,797,018,963,967 readers: -0x1" in in_a_fork(lambda: problems(-1))
+    assert "0 readers: 0x8" in in_a_fork(lambda: problems(8))
+
+
+@pytest.mark.any_kernel
+def test_a_peak_of_more_memory_than_there_is_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    peak = prog["root_mem_cgroup"].memory.watermark
+
+    def marks(pages: int) -> list[str]:
+        say(peak, pages)
+        found = memory_cgroups_from_memory(Memory(prog)).impossible
+        return [mark.bound for mark in found if mark.column_name == "peak_bytes"]
+
+    assert in_a_fork(lambda: marks(peak.value_())) == []
+    (words,) = in_a_fork(lambda: marks(1 << 40))
+    assert words.endswith("as there is no more memory")
 
 
 @pytest.mark.any_kernel

@@ -6,6 +6,7 @@ Reads of /dev/kmsg are written after ``info_print_ext_header()`` and ``msg_print
 (kernel/printk/printk.c); that a running kernel's are read is in the lab.
 """
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.drgn.log.kernel_log import MOST_ROWS, kernel_log, times_apart
+from mmscope.drgn.log.kernel_log import MOST_ROWS, facilities_apart, kernel_log, times_apart
 from mmscope.drgn.reading.printk_ring import ID_MASK, _text
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.registry import SECTIONS
@@ -222,3 +223,11 @@ def at(seconds: float) -> LogRecord:
 )
 def test_times_that_run_backwards_are_said(times: list[float], said: list[str]) -> None:
     assert times_apart(Log([at(seconds) for seconds in times])) == said
+
+
+@pytest.mark.parametrize(
+    ("facility", "said"), [(0, []), (23, []), (24, ["1 record of a facility that there is not"])]
+)
+def test_a_facility_that_syslog_has_not_is_named(facility: int, said: list[str]) -> None:
+    record = dataclasses.replace(at(1), facility=facility)
+    assert facilities_apart(Log([at(0), record])) == said
