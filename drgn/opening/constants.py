@@ -29,7 +29,8 @@ def yes_or_no(field: Object) -> bool:
 
     :raises ValueError: it is neither 0 nor 1, as no compiler leaves it.
     """
-    assert field.address_ is not None
+    if field.address_ is None:  # a value, which is either
+        return bool(field.value_())
     if (byte := field.prog_.read_u8(field.address_)) > 1:
         raise ValueError(f"a bool at {field.address_:#x} is {byte}: damaged")
     return bool(byte)
