@@ -286,6 +286,18 @@ FOUND: dict[str, Case] = {
          "NR_FREE_PAGES is 94,208, the high watermark 200,000 without boost."],
         "warning", target=LARGE,
     ),
+    "more on lists than free, and a lower zone has enough": Case(
+        "pcp-lists-hold-free",
+        [*on_lists(40_000), zone(free_pages=14_000),
+         zone(zone="DMA32", free_pages=100_000, start_pfn=4096, **of(400_000))],
+        ["156.2 MiB are cached"], "notice",
+    ),
+    "more on lists than free, and a lower zone keeps what it has": Case(
+        "pcp-lists-hold-free",
+        [*on_lists(40_000), zone(free_pages=14_000),
+         zone(zone="DMA32", free_pages=50_000, start_pfn=4096, **of(400_000))],
+        ["156.2 MiB are cached"], "warning",
+    ),
     "more on lists than free, in a zone that is not short": Case(
         "pcp-lists-hold-free", [*on_lists(40_000), zone(free_pages=30_000)],
         ["156.2 MiB are cached"],
