@@ -41,6 +41,7 @@ from drgn import (
     TypeKindSet,
     sizeof,
 )
+from drgn.commands import CommandArgumentError, run_command
 from dump_formats import makedumpfile, plain_elf
 from symbol_flips import symbol_flips
 
@@ -430,6 +431,48 @@ class TestSymbols:
             if (mine := told(helper, prog)) != (with_dwarf := told(helper, lab.prog))
         }
         assert not other
+
+
+CRASH = [
+    *("bpf", "dev", "dev -d", "dev -i", "dev -p", "foreach files", "foreach set", "foreach sig"),
+    *("foreach task -R pid", "foreach vm", "foreach vtop 0", "files 1", "irq", "irq -a", "irq -s"),
+    *("kmem -f", "kmem -g", "kmem -h", "kmem -i", "kmem -n", "kmem -o", "kmem -s", "kmem -v"),
+    *("kmem -V", "kmem -z", "log", "log -t", "mod", "mount -n 1"),
+    *("net", "net -a", "p init_task.comm", "p jiffies", "ps", "ps -a", "ps -g", "ps -G", "ps -k"),
+    *("ps -l", "ps -m", "ps -p", "ps -r", "ps -s", "ps -S", "ps -t", "ps -u", "rd jiffies", "runq"),
+    *("runq -g", "runq -m", "runq -t", "sig -l", "sig 1", "struct task_struct", "swap"),
+    *("struct task_struct.mm", "sym init_task", "task 1", "timer", "timer -r", "vm 1"),
+    *("whatis init_task", "whatis jiffies"),
+]
+
+
+@pytest.mark.any_kernel
+def test_commands_of_crash_in_drgn_print_what_they_print_with_debug_info(lab: Lab) -> None:
+    """
+    Not ``bt``, which has inlined functions, ``sys``, which names the file, nor ``sym -l``. BTF has
+    an array of no elements as one without a length.
+    """
+    prog = open_target(lab.capture.vmcore, [])
+    other = {}
+    for command in CRASH:
+        (mine, failed), (theirs, also) = crash(prog, command), crash(lab.prog, command)
+        assert failed == also, command
+        if mine != theirs.replace("[0]){}", "[]){}"):
+            lines = zip(mine.splitlines(), theirs.splitlines(), strict=False)
+            other[command] = next((each for each in lines if each[0] != each[1]), None)
+    assert not other
+
+
+def crash(prog: Program, command: str) -> tuple[str, str]:
+    """What a command prints, and how it fails."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            run_command(prog, f"crash {command}")
+        except CommandArgumentError:
+            raise
+        except Exception as error:
+            return printed.getvalue(), repr(error)
+    return printed.getvalue(), ""
 
 
 def drgn_helpers() -> dict[str, Callable[[Program], Any]]:
