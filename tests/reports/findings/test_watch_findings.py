@@ -642,6 +642,10 @@ def test_files_that_nobody_has_open_are_said_and_open_ones_are_of_who_has_them(
     said = asked(tmp_path / "a", [*memory, *left])
     assert owner(said, "watch-files-left") == "/dev/shm/job_1"
     assert said.word == TROUBLE
+    many = [held("shared file", f"/dev/shm/job_{n}", 0, 50, held=False) for n in range(8)]
+    finding = found(asked(tmp_path / "d", [*memory, *many]), "watch-files-left")
+    assert finding and "400 MiB of shared memory, 40.0 % of memory" in finding.title
+    assert "/dev/shm/job_4: 50 MiB; 3 more" in finding.saw
     opened = [held("shared file", "memfd:x, open by java", 0, 420, held=True)]
     said = asked(tmp_path / "b", [*memory, *opened])
     assert found(said, "watch-files-left") is None
