@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from descriptors import times_open
 from drgn import Architecture, FaultError, Platform, Program
 from kdump_files import LITTLE, Library
 
@@ -51,10 +52,6 @@ def prog() -> Iterator[Program]:
     yield prog
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 @pytest.mark.parametrize("name", ["libkdumpfile.so.10.1.0", "x y/libkdumpfile-8796b0.so.12.0.0"])
 def test_the_library_that_is_loaded_is_found(tmp_path: Path, name: str) -> None:
     maps = tmp_path / "maps"
@@ -89,9 +86,9 @@ def test_a_library_that_is_none_is_no_error(
     name: str, prog: Program, core: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk_reads, "loaded", lambda *_: (name, SOUND))
-    before = open_files()
+    before = times_open(core)
     attach(prog, core, BASE)
-    assert not prog.cache and open_files() == before
+    assert not prog.cache and times_open(core) == before
 
 
 def test_a_library_without_a_function_that_is_needed_is_not_called() -> None:
@@ -102,35 +99,35 @@ def test_a_library_without_a_function_that_is_needed_is_not_called() -> None:
 def test_what_is_no_dump_has_no_handle(prog: Program, core: Path) -> None:
     """By the library that drgn really has, if it has one."""
     core.write_bytes(b"KDUMP   " + bytes(8192))
-    before = open_files()
+    before = times_open(core)
     attach(prog, core, BASE)
     attach(prog, core.with_name("none"), BASE)
-    assert not prog.cache and open_files() == before
+    assert not prog.cache and times_open(core) == before
 
 
 def test_the_cache_is_made_small_before_there_is_one(library: Library, core: Path) -> None:
-    before = open_files()
+    before = times_open(core)
     handle = Handle(core)
     assert library.keys == [b"cache.size", b"file.fd", b"addrxlat.ostype"]
     del handle
-    assert library.freed == [7] and open_files() == before
+    assert library.freed == [7] and times_open(core) == before
 
 
 @pytest.mark.parametrize("refused", [b"cache.size", b"file.fd", b"addrxlat.ostype"])
 def test_an_attribute_that_is_refused(library: Library, core: Path, refused: bytes) -> None:
     library.refuses = refused
-    before = open_files()
+    before = times_open(core)
     with pytest.raises(OSError, match=refused.decode()):
         Handle(core)
-    assert library.freed == [7] and open_files() == before
+    assert library.freed == [7] and times_open(core) == before
 
 
 def test_a_library_without_memory(library: Library, core: Path) -> None:
     library.new = None
-    before = open_files()
+    before = times_open(core)
     with pytest.raises(OSError):
         Handle(core)
-    assert not library.freed and open_files() == before
+    assert not library.freed and times_open(core) == before
 
 
 def test_stretches_go_through_the_handle_and_the_rest_through_drgn(
@@ -179,14 +176,14 @@ def test_a_library_that_loses_room_is_left_after_it_failed(
     library: Library, core: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     monkeypatch.setattr(bulk_reads, "loaded", lambda *_: ("", version))
-    before = open_files()
+    before = times_open(core)
     handle = Handle(core)
     assert handle.read(BASE, 9, False) == b"\1" * 9
     library.fails = True
     assert handle.read(BASE, 9, False) is None
     library.fails = False
     assert (handle.read(BASE, 9, False) is None) == (version == LOSES_ROOM)
-    assert (open_files() == before) == (version == LOSES_ROOM)
+    assert (times_open(core) == before) == (version == LOSES_ROOM)
     assert library.freed == [7] * (version == LOSES_ROOM)
 
 
@@ -211,9 +208,9 @@ def test_a_handle_that_says_other_than_drgn_is_not_used(
     library: Library, core: Path, prog: Program
 ) -> None:
     library.byte = 2
-    before = open_files()
+    before = times_open(core)
     attach(prog, core, BASE)
-    assert not prog.cache and library.freed == [7] and open_files() == before
+    assert not prog.cache and library.freed == [7] and times_open(core) == before
 
 
 def test_a_sample_that_nobody_can_read(library: Library, core: Path, prog: Program) -> None:

@@ -4,12 +4,12 @@ A kdump-compressed file that was cut short: no page that is behind the end is as
 which another one stands in for here. tests/lab/test_packed_dumps.py reads dumps with it.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from descriptors import times_open
 from drgn import Architecture, FaultError, Platform, Program
 from kdump_files import LITTLE, Library, kdump
 
@@ -207,11 +207,11 @@ def test_without_a_library_that_maps_nothing_the_dump_is_refused(
 ) -> None:
     core = tmp_path / "core"
     core.write_bytes(kdump([(1 << 40, 100)]))
-    before = len(os.listdir("/proc/self/fd"))
+    before = times_open(core)
     library.refuses = b"file.mmap_policy"
     with pytest.raises(OSError, match=r"refuses file\.mmap_policy"):
         attach(zeros(), core, missing_frames(core))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert times_open(core) == before
 
 
 def test_a_library_without_the_function_that_is_needed_is_not_called() -> None:
