@@ -86,6 +86,11 @@ def _of_segment(segment: Object, found: Holdings, kind: int) -> U64s:
     """The device table of a PCI segment, four words a device; adds what is by segment."""
     prog = segment.prog_
     begin, size = segment.dev_table.value_(), segment.dev_table_size.value_()
+    if size > MOST_TABLE:
+        found.missing.append(
+            f"IOMMUs of AMD: a device table of {size:,} bytes beyond {MOST_TABLE:,}"
+        )
+        size = MOST_TABLE
     blocks = [(begin, _pages(size))]
     # Of slabs, or vmalloc memory, since their sizes are noted no more.
     for name, noted in (
@@ -95,7 +100,7 @@ def _of_segment(segment: Object, found: Holdings, kind: int) -> U64s:
     ):
         if hasattr(segment, noted):
             blocks.append((getattr(segment, name).value_(), _pages(getattr(segment, noted))))
-    places = np.uint64(begin) + np.arange(0, min(size, MOST_TABLE), PAGE).astype(np.uint64)
+    places = np.uint64(begin) + np.arange(0, size, PAGE).astype(np.uint64)
     entries = table_entries(prog, places, 4, found)
     blocks += _interrupt_tables(prog, entries[:, 2])
     addresses, counts = np.array(blocks, np.uint64).T

@@ -27,6 +27,9 @@ from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 MOST_UNITS, MOST_STREAMS = 1 << 10, 1 << 20
+MOST_SHIFT, MOST_WORDS = 19, 8  # of a queue (SMMU_IDR1), and of an entry
+SECOND = 256  # entries of a table of the second level (STRTAB_SPLIT)
+MOST_CONTEXTS = 20  # bits of a PASID
 TWO_LEVELS = 1  # ARM_SMMU_FEAT_2_LVL_STRTAB
 QUEUES = ("cmdq", "evtq", "priq")
 # Of a stream table entry and of a context descriptor: 64 bytes.
@@ -73,22 +76,11 @@ def _of_unit(smmu: Object, name: str, found: Holdings, kind: int) -> tuple[U64s,
     """The first tables of the domains of an IOMMU's devices, and their levels; adds the others."""
     prog = smmu.prog_
     page = prog["PAGE_SIZE"].value_()
-    blocks = []
-    for queue in (getattr(smmu, each).q for each in QUEUES):
-        entries = 1 << queue.llq.max_n_shift.value_()
-        blocks.append((queue.base.value_(), entries * queue.ent_dwords.value_() * 8))
-    config = smmu.strtab_cfg
+    blocks, streams = _queues(smmu, name, found), _streams(smmu, name, found)
+    blocks += [(begin, count * WORDS.itemsize) for begin, count in streams]
     if smmu.features & TWO_LEVELS:
-        first, count = config.l2.l1tab.value_(), config.l2.num_l1_ents.value_()
-        blocks.append((first, count * 8))
-        raw = prog.read(first, min(count, MOST_STREAMS) * 8)
-        spans = [word for word in np.frombuffer(raw, "<u8").tolist() if word & SPAN]
-        begins = virtual_of(prog, np.array(spans, np.uint64)).tolist()
-        streams = [(at, 1 << (word & SPAN) - 1) for at, word in zip(begins, spans, strict=True)]
-        blocks += [(at, entries * WORDS.itemsize) for at, entries in streams]
-    else:
-        streams = [(config.linear.table.value_(), config.linear.num_ents.value_())]
-        blocks.append((streams[0][0], streams[0][1] * WORDS.itemsize))
+        first = smmu.strtab_cfg.l2
+        blocks.append((first.l1tab.value_(), _bounded(first.num_l1_ents, name, found) * 8))
     rows = [np.empty((0, 8), np.uint64)]
     for begin, count in streams:
         places = np.uint64(begin) + np.arange(0, count * 64, 64).astype(np.uint64)
@@ -98,7 +90,7 @@ def _of_unit(smmu: Object, name: str, found: Holdings, kind: int) -> tuple[U64s,
     first_stage = entries[(entries[:, 0] & FIRST_STAGE) != 0, 0]
     contexts = virtual_of(prog, first_stage)
     blocks += [
-        (at, WORDS.itemsize << (word >> 59))
+        (at, WORDS.itemsize << min(word >> 59, MOST_CONTEXTS))
         for at, word in zip(contexts.tolist(), first_stage.tolist(), strict=True)
     ]
     addresses = np.array([at for at, _ in blocks], np.uint64)
@@ -108,6 +100,43 @@ def _of_unit(smmu: Object, name: str, found: Holdings, kind: int) -> tuple[U64s,
     of_first = _first_stage(prog, descriptors, found)
     of_second = _second_stage(prog, entries[(entries[:, 0] & SECOND_STAGE) != 0], found)
     return np.append(of_first[0], of_second[0]), np.append(of_first[1], of_second[1])
+
+
+def _queues(smmu: Object, name: str, found: Holdings) -> list[tuple[int, int]]:
+    """Addresses and bytes of the queues of an IOMMU."""
+    blocks = []
+    for what in QUEUES:
+        queue = getattr(smmu, what).q
+        shift, words = queue.llq.max_n_shift.value_(), queue.ent_dwords.value_()
+        if shift <= MOST_SHIFT and words <= MOST_WORDS:
+            blocks.append((queue.base.value_(), (words * 8) << shift))
+        else:
+            found.missing.append(f"IOMMUs of Arm: {what} of {name}, of 2^{shift} entries")
+    return blocks
+
+
+def _streams(smmu: Object, name: str, found: Holdings) -> list[tuple[int, int]]:
+    """Addresses of the tables of streams, and how many entries each has."""
+    prog, config = smmu.prog_, smmu.strtab_cfg
+    if not smmu.features & TWO_LEVELS:
+        count = _bounded(config.linear.num_ents, name, found)
+        return [(config.linear.table.value_(), count)]
+    raw = prog.read(config.l2.l1tab.value_(), _bounded(config.l2.num_l1_ents, name, found) * 8)
+    words = [word for word in np.frombuffer(raw, "<u8").tolist() if word & SPAN]
+    if len(words) > MOST_STREAMS // SECOND:
+        found.missing.append(f"IOMMUs of Arm: streams of {name} beyond {MOST_STREAMS:,}")
+        words = words[: MOST_STREAMS // SECOND]
+    begins = virtual_of(prog, np.array(words, np.uint64)).tolist()
+    counts = [min(1 << (word & SPAN) - 1, SECOND) for word in words]
+    return list(zip(begins, counts, strict=True))
+
+
+def _bounded(number: Object, name: str, found: Holdings) -> int:
+    """A number of entries of a table of streams, which may be damaged."""
+    count: int = number.value_()
+    if count > MOST_STREAMS:
+        found.missing.append(f"IOMMUs of Arm: streams of {name} beyond {MOST_STREAMS:,}")
+    return min(count, MOST_STREAMS)
 
 
 def _first_stage(prog: Program, contexts: U64s, found: Holdings) -> tuple[U64s, U64s]:

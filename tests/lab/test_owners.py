@@ -4,9 +4,11 @@
 import re
 from collections.abc import Callable
 
+import named_damage
 import pytest
 from capture import Capture
 from conftest import KERNELS
+from drgn import Object, container_of
 from forked import in_a_fork, opened
 from holders_lab import NETWORK, device_modules, holders_capture, rdma_modules
 from kernels import workloads
@@ -236,6 +238,22 @@ def test_memory_of_arms_iommus_is_what_the_kernel_counts_and_its_queues(
     # Beside them the stream table of two levels, and a context descriptor.
     assert len(said) == 2
     assert queues // PAGE + 3 <= pages <= queues // PAGE + 16
+
+
+@pytest.mark.parametrize("kernel", ARM)
+def test_an_iommu_of_arm_of_more_than_there_can_be_is_told_of(
+    kernel: str, say: Callable[[str], None]
+) -> None:
+    taken = holders_capture(kernel, say, "owners", NETWORK, iommu="arm")
+    prog = open_target(taken.vmcore, [])
+    head = Object(prog, "struct list_head", address=prog.symbol("iommu_device_list").address)
+    type_ = prog.type("struct arm_smmu_master").member("smmu").type.type
+    smmu = container_of(head.next, type_, "iommu")  # the only one
+    named_damage.say(smmu.cmdq.q.llq.max_n_shift, 0xFFFFFFFF)
+    named_damage.say(smmu.strtab_cfg.l2.num_l1_ents, 0xFFFFFFFF)
+    notes = " ".join(page_holders_from_memory(Memory(prog)).notes)
+    assert re.search(r"cmdq of smmu3\.\w+, of 2\^4294967295 entries", notes), notes
+    assert re.search(r"streams of smmu3\.\w+ beyond 1,048,576", notes), notes
 
 
 @pytest.mark.x86
