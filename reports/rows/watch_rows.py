@@ -149,6 +149,7 @@ class Level:
     "watch_holders",
     "Who held memory",
     empty="Nothing was read of processes, cgroups and slab caches.",
+    measure="most_bytes",
     not_compared=SERIES,
     since="0.3.0",
 )

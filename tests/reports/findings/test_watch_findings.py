@@ -17,6 +17,7 @@ from mmscope.reports.findings.finding import CANNOT_TELL, NO_TROUBLE, TROUBLE, F
 from mmscope.reports.findings.findings import ask, evaluate, named
 from mmscope.reports.findings.question import OURS
 from mmscope.reports.findings.verdict import first_incident
+from mmscope.reports.page.card import culprit
 from mmscope.reports.rows.watch_rows import (
     CounterRate,
     Level,
@@ -646,6 +647,8 @@ def test_files_that_nobody_has_open_are_said_and_open_ones_are_of_who_has_them(
     finding = found(asked(tmp_path / "d", [*memory, *many]), "watch-files-left")
     assert finding and "400 MiB of shared memory, 40.0 % of memory" in finding.title
     assert "/dev/shm/job_4: 50 MiB; 3 more" in finding.saw
+    drawn = culprit(Bundle(tmp_path / "d/b"), finding, 4096)
+    assert drawn and {(said, guilty) for _, said, *_, guilty in drawn["bars"]} == {("50 MiB", True)}
     opened = [held("shared file", "memfd:x, open by java", 0, 420, held=True)]
     said = asked(tmp_path / "b", [*memory, *opened])
     assert found(said, "watch-files-left") is None
