@@ -353,7 +353,7 @@ FOUND: dict[str, Case] = {
         "kernel-memory-large",
         [pages_of("nr_kernel_stack", 9), pages_of("nr_vmalloc", 110_000),
          LedgerRow("percpu", "chunks", -1, "", 100_000, 0, 0.0, "Percpu")],
-        ["Percpu: 390.6 MiB"], "warning", unlike=["nr_vmalloc: "],
+        ["Percpu memory: 390.6 MiB"], "warning", unlike=["nr_vmalloc: "],
     ),
     "stacks of threads, which are vmalloc memory": Case(
         "kernel-memory-large",
