@@ -25,11 +25,13 @@ from mmscope.drgn.holders.holdings import Holder, Holdings
 from mmscope.drgn.holders.second_tables import (
     add_page_tables,
     default_domains,
+    in_arrays,
     table_entries,
     top_table,
     virtual_of,
 )
 from mmscope.drgn.reading.kernel_arrays import U64s, distinct
+from mmscope.drgn.reading.symbols import has_symbol
 
 MOST_UNITS, MOST_TABLE = 1 << 10, 2 << 20
 PAGE = 4096
@@ -61,21 +63,16 @@ def add_amd_iommus(prog: Program, found: Holdings, kind: int) -> None:
     if not segments:
         return
     found.memory(Holder("IOMMU", "numbers of domains"), kind, _numbers(prog), NUMBERS)
-    tables, levels = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    parts = [in_arrays(_default_tables(prog))]
     for segment in segments.values():
         entries = _of_segment(segment, found, kind)
         its_levels = entries[:, 0] >> LEVEL & LEVEL_MASK
         translated = ((entries[:, 0] & VALID) == VALID) & (its_levels > 0) & (its_levels <= LARGEST)
-        tables.append(virtual_of(prog, entries[translated, 0]))
-        levels.append(its_levels[translated])
-    for table, level in _default_tables(prog):
-        tables.append(np.array([table], np.uint64))
-        levels.append(np.array([level], np.uint64))
-    roots, first = np.unique(np.concatenate(tables), return_index=True)
-    add_page_tables(prog, roots, np.concatenate(levels)[first], found, kind, next_levels)
+        parts.append((virtual_of(prog, entries[translated, 0]), its_levels[translated]))
+    add_page_tables(prog, parts, found, kind, _next_levels)
 
 
-def next_levels(entries: U64s, _: int) -> U64s:
+def _next_levels(entries: U64s, _: int) -> U64s:
     """The levels of the tables that entries lead to, which may leave out some; 0: to none."""
     below = entries >> LEVEL & LEVEL_MASK
     leads = ((entries & np.uint64(1)) != 0) & (below <= LARGEST)
@@ -110,16 +107,12 @@ def _of_segment(segment: Object, found: Holdings, kind: int) -> U64s:
 
 
 def _interrupt_tables(prog: Program, words: U64s) -> list[tuple[int, int]]:
-    """
-    Tables of interrupts and their pages; none where they are objects of a slab cache.
-    """
-    try:
-        prog.symbol("amd_iommu_irq_cache")
-    except LookupError:
-        words = distinct(words[(words & INTERRUPTS) != 0])
-        pages = [_pages(INTERRUPT_BYTES << (word >> 1 & 15)) for word in words.tolist()]
-        return list(zip(virtual_of(prog, words & INTERRUPT_FRAME).tolist(), pages, strict=True))
-    return []
+    """Tables of interrupts and their pages; none where they are objects of a slab cache."""
+    if has_symbol(prog, "amd_iommu_irq_cache"):
+        return []
+    words = distinct(words[(words & INTERRUPTS) != 0])
+    pages = [_pages(INTERRUPT_BYTES << (word >> 1 & 15)) for word in words.tolist()]
+    return list(zip(virtual_of(prog, words & INTERRUPT_FRAME).tolist(), pages, strict=True))
 
 
 def _numbers(prog: Program) -> U64s:

@@ -53,20 +53,16 @@ def add_arm_iommus(prog: Program, found: Holdings, kind: int) -> None:
         head = Object(prog, "struct list_head", address=prog.symbol("iommu_device_list").address)
     except LookupError:
         return
-    tables, levels = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    parts = []
     units = list_for_each_entry("struct iommu_device", head.address_of_(), "list")
     for unit in islice(units, MOST_UNITS):
         name = name_in(unit.dev.kobj.name.string_())
         if name.startswith("smmu3."):
-            some, their_levels = _of_unit(container_of(unit, type_, "iommu"), name, found, kind)
-            tables.append(some)
-            levels.append(their_levels)
-    if len(tables) > 1:
-        roots, first = np.unique(np.concatenate(tables), return_index=True)
-        add_page_tables(prog, roots, np.concatenate(levels)[first], found, kind, next_levels)
+            parts.append(_of_unit(container_of(unit, type_, "iommu"), name, found, kind))
+    add_page_tables(prog, parts, found, kind, _next_levels)
 
 
-def next_levels(entries: U64s, level: int) -> U64s:
+def _next_levels(entries: U64s, level: int) -> U64s:
     """The levels of the tables that entries lead to; 0: to none."""
     leads = (entries & TABLE_OF) == TABLE_OF
     return np.where(leads, np.uint64(level - 1), np.uint64(0))

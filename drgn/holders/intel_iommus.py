@@ -27,6 +27,7 @@ from mmscope.drgn.holders.holdings import Holder, Holdings
 from mmscope.drgn.holders.second_tables import (
     add_page_tables,
     default_domains,
+    in_arrays,
     table_entries,
     top_table,
     virtual_of,
@@ -50,20 +51,13 @@ def add_intel_iommus(prog: Program, found: Holdings, kind: int) -> None:
         head = Object(prog, "struct list_head", address=prog.symbol("dmar_drhd_units").address)
     except LookupError:
         return
-    tables, levels = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    parts = []
     units = list_for_each_entry("struct dmar_drhd_unit", head.address_of_(), "list")
     for unit in islice(units, MOST_UNITS):
         if unit.iommu and unit.iommu.root_entry:
-            some, their_levels = _of_unit(unit.iommu, found, kind)
-            tables.append(some)
-            levels.append(their_levels)
-    if len(tables) == 1:
-        return
-    for table, level in _default_domains(prog):
-        tables.append(np.array([table], np.uint64))
-        levels.append(np.array([level], np.uint64))
-    roots, first = np.unique(np.concatenate(tables), return_index=True)
-    add_page_tables(prog, roots, np.concatenate(levels)[first], found, kind)
+            parts.append(_of_unit(unit.iommu, found, kind))
+    if parts:
+        add_page_tables(prog, [*parts, in_arrays(_default_domains(prog))], found, kind)
 
 
 def _of_unit(iommu: Object, found: Holdings, kind: int) -> tuple[U64s, U64s]:

@@ -4,7 +4,7 @@ Page tables that no process has: of virtual machines (EPT, NPT) and of IOMMUs. T
 entries, in the direct map, that are followed from their roots down, as the hardware does.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -67,13 +67,20 @@ def tables_below(
 
 def add_page_tables(
     prog: Program,
-    roots: U64s,
-    levels: U64s,
+    parts: Sequence[tuple[U64s, U64s]],
     found: Holdings,
     kind: int,
     next_levels: Callable[[U64s, int], U64s] = one_level_down,
 ) -> None:
-    """Add the page tables of IOMMUs, which several may have, together, as of one holder."""
+    """
+    Add the page tables of IOMMUs, which several may have, together, as of one holder.
+
+    :param parts: first tables, and their levels; the same one may be in several.
+    """
+    if not parts:
+        return
+    roots, first = np.unique(np.concatenate([tables for tables, _ in parts]), return_index=True)
+    levels = np.concatenate([levels for _, levels in parts])[first]
     below = tables_below(prog, roots, levels, found, "IOMMUs", next_levels)
     every = np.concatenate([np.empty(0, np.uint64), *below])
     found.memory(Holder("IOMMU", "page tables"), kind, distinct(every), objects=len(roots))
@@ -100,6 +107,12 @@ def default_domains(prog: Program) -> Iterator[Object]:
         domain = container_of(kobject, "struct iommu_group", "kobj").default_domain
         if domain and domain.type.value_() & PAGING:
             yield domain
+
+
+def in_arrays(tables: Iterable[tuple[int, int]]) -> tuple[U64s, U64s]:
+    """First tables and their levels, each as an array."""
+    every = np.array(list(tables), np.uint64).reshape(-1, 2)
+    return every[:, 0], every[:, 1]
 
 
 def top_table(table: Object) -> tuple[int, int]:

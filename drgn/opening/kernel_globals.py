@@ -43,6 +43,7 @@ from mmscope.drgn.text.plain_file import read_plain
 ADDED: dict[str, str] = {}  # what was declared at run time, for all programs
 ARRAY = re.compile(r"(.+?) ?((?:\[\w+\] ?)+)")
 MOST_BYTES = 1 << 20  # of a file of declarations
+MOST_ALIGNED = 8  # bytes, of what C's types are aligned to by themselves
 
 
 def declare(name: str, type_: str) -> None:
@@ -79,9 +80,6 @@ def declare_from(file: Path) -> int:
     except ValueError as error:
         raise NoDebugInfoError(f"{file}: {error}") from error
     return len(table)
-
-
-MOST_ALIGNED = 8  # bytes, of what C's types are aligned to by themselves
 
 
 def _alignment(type_: Type) -> int:
