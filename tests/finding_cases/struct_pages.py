@@ -150,6 +150,18 @@ FOUND: dict[str, Case] = {
          VmCounter("nr_inactive_file", "node", 200_000, 0)],
         ["and 781.2 MiB are page cache and slab that can be reclaimed."], "notice",
     ),
+    "a pool of a third that nobody uses, and less than a tenth and 256 MiB is left": Case(
+        "hugetlb-idle",
+        [pool(1_000, 900, 100), zone(free_pages=30_000),
+         VmCounter("nr_inactive_file", "node", 32_000, 0)],
+        ["117.2 MiB are free for everyone else, and 125 MiB are page cache and slab"], "warning",
+    ),
+    "a pool of a third that nobody uses, and as much as 256 MiB is left": Case(
+        "hugetlb-idle",
+        [pool(1_000, 900, 100), zone(free_pages=30_000),
+         VmCounter("nr_inactive_file", "node", 60_000, 0)],
+        ["117.2 MiB are free for everyone else, and 234.4 MiB are page cache and slab"], "notice",
+    ),
     "pages beyond the pool": Case(
         "hugetlb-surplus", [dataclasses.replace(pool(1_000, 0), surplus_pages=200)],
         ["200 hugetlb pages of 2 MiB are surplus: 400 MiB, 9.8 % of memory", "Of 1,000 pages"],
