@@ -54,7 +54,7 @@ from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, not_in_text
 from mmscope.drgn.struct_pages.hugetlb import find_huge_pages, hugetlb_sizes
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import plural, size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
 from mmscope.drgn.tables.table import table, tables_of
 
@@ -297,7 +297,7 @@ def of_hugetlb(memory: Memory, gaps: Gaps) -> Iterator[WouldFree]:
         least, most = (number * row.page_bytes - each * saves for each in restored)
         yield _row(
             *(POOL, least, most, IN_POOL),
-            name=f"{row.page_bytes >> 10} KiB",
+            name=size_name(row.page_bytes),
             huge_bytes=number * row.page_bytes,
             swap_bytes=0,
         )

@@ -63,7 +63,7 @@ EXACT = {
     "drop_caches 1": ("drop_caches 1", "name", None),
     "the removal of /tmp/closed": ("file removed", "path", "/tmp/closed"),
     "the removal of /tmp/open": ("file removed", "path", "/tmp/open"),
-    "nr_hugepages 0": ("hugetlb pool emptied", "name", "2048 KiB"),
+    "nr_hugepages 0": ("hugetlb pool emptied", "name", "2 MiB"),
 }
 BETWEEN = {
     "close of the sockets": ("closed", "name", "socket unix stream"),
@@ -225,7 +225,7 @@ def test_a_cgroup_that_is_removed_leaves_its_pages(deeds: dict[str, Deed]) -> No
 
 def test_a_pool_gives_back_a_part_as_it_gives_all(deeds: dict[str, Deed]) -> None:
     deed = deeds["nr_hugepages 10"]
-    row = deed.before.row("hugetlb pool emptied", "name", "2048 KiB")
+    row = deed.before.row("hugetlb pool emptied", "name", "2 MiB")
     assert deed.freed_bytes == pytest.approx(6 * HUGE, abs=PAGES * PAGE)
     assert row.least_bytes == 12 * HUGE  # but two that are in use and two that are reserved
 
