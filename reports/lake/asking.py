@@ -107,7 +107,9 @@ def _refused(
     """Reasons by which a question cannot be asked of bundles that are alike, by number."""
     number = numbers[0]
     bundle, lost = batch.bundles[number], batch.missing.get(number, {})
-    shape = batch.shapes[bundle.shape]
+    shape = batch.shapes.get(bundle.shape)
+    if shape is None:
+        return dict.fromkeys(numbers, "its description in the lake is damaged")
     there = {name: c for name, c in shape.there.items() if name not in lost}
     counts = {}
     for need in question.needs:

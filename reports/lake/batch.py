@@ -15,6 +15,7 @@ from pathlib import Path
 import duckdb
 
 from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import TARGET, connect, in_a_line, lock, sql_type
 from mmscope.reports.bundle.declared import TABLES
@@ -122,6 +123,11 @@ def _load_all(catalog: Catalog, bundles: Sequence[Taken], wanted: set[str]) -> B
         _load_marks(catalog.lake, batch, file)
     lock(connection)
     batch.shapes.update(shapes_of(lists, (bundle.shape for bundle in bundles), wanted))
+    if unknown := [bundle for bundle in bundles if bundle.shape not in batch.shapes]:
+        batch.said.append(
+            f"{catalog.lake}: {plural(len(unknown), 'bundle')} cannot be asked: what describes "
+            f"their tables is damaged ({unknown[0].host}, bundle {unknown[0].id}, is the first)"
+        )
     return batch
 
 

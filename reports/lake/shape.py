@@ -8,15 +8,16 @@ names. Hosts of a fleet have hundreds of sets of tables, and of each table few o
 Costs some milliseconds for each of those.
 """
 
+import contextlib
 import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
-from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import (
     TARGET,
@@ -33,7 +34,6 @@ from mmscope.reports.bundle.views import views
 from mmscope.reports.findings.query import asked, query_of, words_of
 from mmscope.reports.findings.question import Question
 from mmscope.reports.lake.catalog import DAMAGE, query
-from mmscope.reports.lake.layout import LakeError
 
 # Tables by name, each with the names and types of its columns.
 Tables = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -58,27 +58,40 @@ class Shape:
         return tuple((name, self.tables[name]) for name in sorted(self.tables.keys() & names))
 
 
-def shapes_of(
-    paths: Sequence[str], shapes: Iterable[str], wanted: set[str]
-) -> Iterator[tuple[str, Shape]]:
-    """The shapes of these names, as a bundle of each declares its tables."""
-    rows = query(
-        "select shape, arg_min(description, lake_bundle), arg_min(counts, lake_bundle) from "
-        "read_parquet($paths, hive_partitioning = false) where shape in $wanted group by shape",
-        {"paths": paths, "wanted": sorted(set(shapes))},
-    )
+def shapes_of(paths: Sequence[str], shapes: Iterable[str], wanted: set[str]) -> dict[str, Shape]:
+    """
+    The shapes of these names, as a bundle of each declares its tables.
+
+    One whose description is damaged in all lists that have it is left out.
+    """
+    names = sorted(set(shapes))
+    try:
+        rows = _descriptions(paths, names)
+    except duckdb.Error:  # what else is asked of a list can be read
+        rows = []
+        for path in paths:
+            with contextlib.suppress(duckdb.Error):
+                rows += _descriptions([path], names)
+    found = {}
     for name, description, counts in rows:
-        try:
+        with contextlib.suppress(*DAMAGE, LookupError):
             has = json.loads(counts)
             tables = [
                 table_of(resource, Path())
                 for resource in json.loads(description)["resources"]
                 if resource.get("name") in has and resource.get("format") != "folded"
             ]
-        except (*DAMAGE, LookupError) as error:
-            bundles = f"bundles of shape {visible(str(name))[:40]}"
-            raise LakeError(f"the description of {bundles} in the lake is damaged") from error
-        yield name, _shape(tables, wanted)
+            found[name] = _shape(tables, wanted)
+    return found
+
+
+def _descriptions(paths: Sequence[str], shapes: Sequence[str]) -> list[tuple[Any, ...]]:
+    """For each of these shapes: its name, the description and the counts of its first bundle."""
+    return query(
+        "select shape, arg_min(description, lake_bundle), arg_min(counts, lake_bundle) from "
+        "read_parquet($paths, hive_partitioning = false) where shape in $shapes group by shape",
+        {"paths": list(paths), "shapes": list(shapes)},
+    )
 
 
 def _shape(tables: Sequence[Table], wanted: set[str]) -> Shape:

@@ -178,11 +178,13 @@ def _beside(made: Bundle, real: Bundle) -> None:
     description = json.loads((made.path / DESCRIPTION).read_text())
     theirs = json.loads((real.path / DESCRIPTION).read_text())
     pages = int(real.target.get("total_pages") or 0)
-    factor = -(-pages // int(made.target.get("total_pages") or pages))
+    # A case that is not about memory's size has none.
+    of_made = int(made.target.get("total_pages") or pages)
+    factor = -(-pages // of_made)
     for table in made.tables.values():
         if text := _text(table):
             (made.path / text.name).write_text(text.times(factor), encoding="utf-8", newline="")
-    description["target"]["total_pages"] = max(pages, int(made.target["total_pages"]) * factor)
+    description["target"]["total_pages"] = max(pages, of_made * factor)
     # Marks are of rows of the one or the other.
     known = {*made.tables, "impossible_values"}
     for resource in theirs["resources"]:

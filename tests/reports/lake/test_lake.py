@@ -214,6 +214,17 @@ def test_who_is_killed_leaves_nothing_half_added(
     }
 
 
+def _damage(path: Path, column: str) -> None:
+    """Damage the pages of one column of a Parquet file."""
+    at, size = duckdb.sql(
+        "select least(data_page_offset, coalesce(dictionary_page_offset, data_page_offset)), "
+        f"total_compressed_size from parquet_metadata('{path}') where path_in_schema = '{column}'"
+    ).fetchall()[0]
+    data = bytearray(path.read_bytes())
+    data[at + size - 9 : at + size] = bytes(9)
+    path.write_bytes(data)
+
+
 class TestBadInput:
     def test_a_bundle_of_a_newer_format_costs_no_other(self, tmp_path: Path) -> None:
         newer = small(tmp_path / "newer", "newer")
@@ -247,6 +258,28 @@ class TestBadInput:
         fleet = ask_fleet(read_catalog(tmp_path / "lake"), KILLS)
         assert any("damaged" in line for line in fleet.said)
         assert not fleet.found
+
+    def test_descriptions_that_are_damaged_cost_bundles_that_no_other_describes(
+        self, tmp_path: Path
+    ) -> None:
+        old = small(tmp_path / "old", "old", "2026-11-20T10:00:00+00:00", 2)
+        lake_of(tmp_path, old, small(tmp_path / "new", "new", kills=2))
+        lists = [
+            file.path(tmp_path / "lake")
+            for file in layout.files_of(layout.Lake(tmp_path / "lake"))
+            if file.table == layout.BUNDLES
+        ]
+        assert len(lists) == 2
+        # Both bundles have the same tables.
+        _damage(lists[0], "description")
+        fleet = ask_fleet(read_catalog(tmp_path / "lake"), KILLS)
+        assert {case.bundle.host for one in fleet.found for case in one.cases} == {"old", "new"}
+        _damage(lists[1], "description")
+        fleet = ask_fleet(read_catalog(tmp_path / "lake"), KILLS)
+        assert not fleet.found
+        (said,) = fleet.said
+        assert "2 bundles cannot be asked: what describes their tables is damaged (old" in said
+        assert {why for _, why in fleet.unchecked} == {"its description in the lake is damaged"}
 
     def test_two_hosts_with_one_name_are_told_apart(self, tmp_path: Path) -> None:
         lake_of(
