@@ -846,6 +846,23 @@ def test_cgroups_that_were_removed_are_of_the_one_above_them(tmp_path: Path) -> 
     assert found(asked(tmp_path / "b", [*moved(1), *total, *few]), "watch-dying-cgroups") is None
 
 
+@pytest.mark.parametrize(
+    ("grown", "cause"), [(40, "watch-dying-cgroups"), (80, "watch-kernel-memory-grows")]
+)
+def test_slab_that_grew_by_what_removed_cgroups_take_is_theirs(
+    tmp_path: Path, grown: int, cause: str
+) -> None:
+    slab = [level(n, "SUnreclaim", 11 + grown * n / 11) for n in range(12)]
+    slab += [level(n, "MemTotal", 1400) for n in range(12)]
+    dying = held("cgroup", "/", 0, 0, dying_below=2_400)
+    said = asked(tmp_path, [*moved(1), *slab, dying], samples=12)
+    worst = first_incident(said)
+    assert worst.causes[0][0].id == cause
+    assert [effect.id for effect, *_ in worst.effects] == (
+        ["watch-kernel-memory-grows"] if cause == "watch-dying-cgroups" else []
+    )
+
+
 @pytest.mark.parametrize(("mebibytes", "severity"), [(40, None), (60, "notice"), (200, "warning")])
 def test_sockets_that_nobody_reads(tmp_path: Path, mebibytes: int, severity: str | None) -> None:
     total = [level(n, "MemTotal", 1000) for n in range(2)]
