@@ -60,6 +60,16 @@ def cgroup_paths(prog: Program, cgroups: U64s, gaps: Gaps) -> list[CgroupPath]:
     ]
 
 
+def cgroup_path(prog: Program, cgroup: int) -> str | None:
+    """
+    Path of one cgroup, by the address of its ``struct cgroup``; None where it cannot be read.
+
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    ((path, _),) = cgroup_paths(prog, np.array([cgroup], np.uint64), Gaps())
+    return path
+
+
 def misplaced(prog: Program, cgroups: U64s) -> int:
     """
     Number of cgroups whose directory is another's, or is not where ``kernfs_root.ino_idr`` has its

@@ -180,8 +180,6 @@ def read_allocation_failures(
     vmalloc: int | None = None  # bytes, as the record before said
     stacks = _Stacks()
     for record in whole_records(records):
-        if record.facility not in (None, 0):
-            continue
         size, vmalloc = vmalloc, None
         # Wrapped by a mail, with its words behind it, or cut by a terminal.
         first = " ".join(record.text.split()) if "mode:" in record.text else ""

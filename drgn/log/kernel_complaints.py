@@ -12,9 +12,10 @@ frequent (``printk_ratelimited()``). That there is no complaint does not mean th
 """
 
 import re
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from pathlib import Path
 
 from mmscope.drgn.log.kernel_log import (
     NOT_COMPARED,
@@ -39,8 +40,6 @@ STACK_LINES = 80  # behind a task that hung
 
 DAMAGE, HARDWARE, FAILURE, STALL, LEAK = "damage", "hardware", "failure", "stall", "leak"
 TAKEN, CHANGED, STOPPED = "taken at boot", "changed", "stopped"
-# A task is in memory management or elsewhere; a fault was there, if it was of address 0; a function
-# allocated an object; an object was to be of a cache.
 WHERE_IT_IS, WHERE_IT_WAS, WHOSE, OF_WHICH = "where it is", "where it was", "whose", "of which"
 
 
@@ -51,218 +50,30 @@ OF_SOURCE = (
 )
 
 
-class Kind(NamedTuple):
-    """
-    A kind of complaint.
-
-    :ivar words: one of these is in the record.
-    :ivar pattern: with a group ``what``: of whom or of which it is.
-    :ivar behind: what the lines behind the record tell: :data:`WHERE_IT_IS`, :data:`WHERE_IT_WAS`,
-        :data:`WHOSE` or :data:`OF_WHICH`; empty: nothing.
-    """
+@dataclass(frozen=True)
+class Kind:
+    """A kind of complaint: ``kernel_complaints.toml`` has all of them, and says what this means."""
 
     name: str
     group: str
-    words: str
+    words: list[str]
     pattern: re.Pattern[str]
     means: str
     behind: str = ""
+    elsewhere: str = ""
+    unknown: str = ""
 
 
-def _kind(
-    name: str, group: str, words: str, pattern: str, means: str, behind: str = ""
-) -> Kind:  # fmt: skip
-    return Kind(name, group, words, re.compile(pattern), means, behind)
+def read_kinds() -> list[Kind]:
+    """Read the kinds of complaints, in the order in which they are looked for."""
+    kinds = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    for kind in kinds.values():
+        kind["pattern"] = re.compile(kind["pattern"].replace("{OF_SOURCE}", OF_SOURCE))
+    return [Kind(name, **kind) for name, kind in kinds.items()]
 
 
-KINDS = (
-    # mm/page_alloc.c: warn_alloc()
-    _kind("page allocation failure", FAILURE, "page allocation failure",
-          r"(?P<what>(?:.*?: |\s*)page allocation failure[:.] ?order:\d+)",
-          "an allocation got no memory; table allocation_failures has it"),
-    _kind("page allocation stall", STALL, "page allocation stalls for ",
-          r"(?P<what>.*?): page allocation stalls for \d+ms",
-          "an allocation waits for reclaim or compaction for more than 10 s"),
-    _kind("out of memory", FAILURE, "invoked oom-killer: ", r"(?P<what>.*) invoked oom-killer: ",
-          "memory of the machine, of some nodes or of a cgroup ran out; table oom_kills has it"),
-    _kind("OOM reaper failed", STALL, "oom_reaper: unable to reap",
-          r"oom_reaper: unable to reap pid:\d+ \((?P<what>.*)\)",
-          "memory of a killed process was not taken from it: its lock was held"),
-    _kind("vmalloc failure", FAILURE, "vm", r"(?:.*?: )?(?P<what>vmalloc(?: error: size |"
-          r": allocation failure: )\d+)",
-          "an allocation of the kernel's virtual addresses failed: no pages, or no addresses"),
-    # mm/vmalloc.c: alloc_vmap_area()
-    _kind("kernel addresses used up", FAILURE, "vm", r"(?:.*?: )?(?P<what>(?:vmap allocation"
-          r"|vmalloc_node_range) for size \d+ failed)",
-          "no free range of that size was left in the part of the kernel's virtual addresses that "
-          "was asked for: that of vmalloc() or of modules"),
-    # mm/slub.c: slab_out_of_memory()
-    _kind("slab allocation failure", FAILURE, "SLUB: Unable to allocate memory",
-          r"SLUB: Unable to allocate memory on (?:CPU \d+ \(of )?node -?\d+\)?,? +(?P<what>.*)",
-          "an object of a slab cache could not be had, and no page for a new slab", OF_WHICH),
-    _kind("percpu allocation failure", FAILURE, "percpu: allocation failed",
-          r"percpu: allocation failed, (?P<what>size=\d+)", "memory for each CPU could not be had"),
-    # kernel/dma/swiotlb.c
-    _kind("swiotlb full", FAILURE, "swiotlb buffer is full",
-          r"(?P<what>.*?(?=: swiotlb buffer)|swiotlb buffer is full \(sz: \d+ bytes\))",
-          "a device's transfer got no bounce buffer of that size: none is free in a row, or it is "
-          "larger than one can be (256 KiB); the record has how many slots there are and are used; "
-          "swiotlb= of the command line sets how many"),
-    _kind("swiotlb failure", FAILURE, "software IO TLB: ", r"software IO TLB: (?P<what>[Cc]annot "
-          r"allocate.*|[Nn]o low mem|.*failed.*)", "there are no bounce buffers for DMA"),
-    # mm/hugetlb.c
-    _kind("huge pages failed", FAILURE, "HugeTLB: allocating ",
-          r"HugeTLB: allocating (?P<what>\d+ of page size .*?) failed",
-          "fewer huge pages than asked for could be had"),
-    _kind("swap failure", FAILURE, "rite-error on swap-device|Read-error on swap-device",
-          r"(?P<what>(?:Read|Write)-error on swap-device)",
-          "the disk of a swap area failed: what was there is lost"),
-    # mm/memory.c, mm/page_alloc.c, kernel/fork.c: the kernel's own checks
-    _kind("bad page state", DAMAGE, "BUG: Bad page state",
-          r"BUG: Bad page state in process (?P<what>.*?) +pfn:",
-          "the struct page of a page that was freed or allocated is not as it must be: memory is "
-          "damaged, or a driver uses a page that it has freed; the page is not used any more"),
-    _kind("bad page table", DAMAGE, "BUG: Bad p", r"BUG: Bad (?:page map|pagecache|page cache)"
-          r" in process (?P<what>.*?) +(?:pte|pfn|pmd):",
-          "an entry of a page table leads where it must not: memory is damaged"),
-    _kind("bad page directory", DAMAGE, "bad p", r".*?: bad (?P<what>p[a-z4]?d) ",
-          "an entry of an upper page table is damaged; it was cleared"),
-    _kind("bad counter", DAMAGE, "BUG: Bad rss-counter|non-zero pgtables_bytes",
-          r"BUG: (?P<what>Bad rss-counter state|non-zero pgtables_bytes on freeing)",
-          "a process ended with counters of memory that are not 0: pages are lost or miscounted"),
-    _kind("swap entry damaged", DAMAGE, "Bad swap", r"(?:.*?: )?(?P<what>Bad swap (?:file|offset) "
-          r"entry)", "a swap entry leads where no swap is: page tables or shmem are damaged"),
-    # mm/slub.c: list_slab_objects(); mm/slab_common.c: kmem_cache_destroy()
-    _kind("slab cache destroyed in use", LEAK, "bjects remaining |Slab cache still has objects",
-          r"(?:BUG (?=.*: Objects remaining )|kmem_cache_destroy )(?P<what>[^\s:]+)",
-          "a slab cache was to be destroyed while objects of it were in use: they stay allocated"),
-    # mm/slub.c: slab_bug(); lib/list_debug.c
-    _kind("slab damaged", DAMAGE, "BUG ", r"BUG (?P<what>\S+ ?\(.*?\): .*)",
-          "an object of a slab cache was written to after it was freed, beyond its end, or freed "
-          "twice"),
-    _kind("list damaged", DAMAGE, "list_", r"(?P<what>list_(?:add|del) corruption)",
-          "a list of the kernel is damaged"),
-    _kind("KASAN report", DAMAGE, "BUG: K", r"BUG: (?P<what>K(?:ASAN|FENCE): .*)",
-          "the kernel used memory that was freed, or beyond its end"),
-    _kind("kernel BUG in mm", DAMAGE, "kernel BUG at ",
-          rf"kernel BUG at (?P<what>{OF_SOURCE}\S+?)!",
-          "a condition of memory management that must hold did not; the task was ended"),
-    # arch/*/mm/fault.c; arch/x86/kernel/traps.c: exc_general_protection()
-    _kind("kernel Oops", DAMAGE,
-          "nable to handle |NULL pointer dereference|general protection fault",
-          r"(?:CPU \d+ |BUG: |Oops: )*(?P<what>[Uu]nable to handle (?:kernel )?(?:page fault"
-          r"|paging request|access to user memory|pointer dereference|data access"
-          r"|NULL pointer dereference|(?:read from|write to|execute from) \S+ memory)"
-          r"|[Kk]ernel NULL pointer dereference|general protection fault)",
-          "the kernel used an address that leads nowhere: data is damaged or was freed, or the "
-          "code is wrong; the task ended with the locks that it had", WHERE_IT_WAS),
-    _kind("warning in mm", DAMAGE, "WARNING: ", r"WARNING: (?:CPU: \d+ PID: \d+ )?at "
-          rf"(?P<what>{OF_SOURCE}\S+)",
-          "memory management found something that it does not expect"),
-    # mm/memory-failure.c
-    _kind("memory failure", HARDWARE, "Memory failure: ",
-          r"Memory failure: 0x[0-9a-f]+: recovery action for (?P<what>.*)",
-          "hardware found an uncorrected error in a page; the page is not used any more"),
-    _kind("killed for memory failure", HARDWARE, "due to hardware memory corruption",
-          r"(?:.*: )?(?:Killing|Sending SIGBUS to) (?P<what>.{1,64}?):\d+ due to hardware memory",
-          "a process had a page that hardware found damaged, and was killed or got SIGBUS"),
-    _kind("page taken offline", HARDWARE, "oft offline|soft_offline",
-          r"(?:[Ss]oft[ _]offline|Soft offlining)[^:]*: (?P<what>.*)",
-          "a page with corrected errors was, or was not, taken out of use"),
-    _kind("memory error", HARDWARE, "EDAC ", r"EDAC \S+: (?P<what>\d+ [CU]E .*)",
-          "the memory controller counted errors: CE were corrected, UE were not"),
-    _kind("machine check", HARDWARE, "[Hardware Error]",
-          r".*\[Hardware Error\]: +(?P<what>.*memory.*)",
-          "firmware or a CPU reported an error of memory"),
-    # kernel/hung_task.c, kernel/watchdog.c
-    # "hung_task: explicitly report I/O wait state in log output" (in v7.1)
-    _kind("hung task", STALL, "blocked for more than|blocked in I/O wait for more than",
-          r"INFO: task (?P<what>.*?):\d+ .*blocked (?:in I/O wait )?for more than \d+ seconds",
-          "a task waits in memory management, where its stack says, or is of it", WHERE_IT_IS),
-    _kind("soft lockup", STALL, "soft lockup", r".*BUG: soft lockup - CPU#\d+ stuck for \d+s! "
-          r"\[(?P<what>.{1,64}?):\d+\]", "a CPU was in memory management all the time",
-          WHERE_IT_IS),
-    # kernel/sched/core.c: sched_show_task(); before 5.10 without "task:"
-    _kind("blocked task", STALL, "state:D | D ", r"(?:task:)?(?P<what>\S.{0,15}?) +"
-          r"(?:state:D |D(?: [0-9a-f]{8,16})? +\d+ +\d+ +\d+ 0x[0-9a-f]{8})",
-          "a task was in D state when the log shows it (SysRq-w, SysRq-t), and its stack is in "
-          "memory management", WHERE_IT_IS),
-    # kernel/panic.c: panic()
-    _kind("kernel panic", STOPPED, "Kernel panic - not syncing: ",
-          r"Kernel panic - not syncing: (?P<what>.*)",
-          "the kernel stopped here; the records before it show whether memory was the cause"),
-    # mm/kmemleak.c
-    _kind("memory leaks", LEAK, "kmemleak: ",
-          r"kmemleak: (?P<what>\d+ new suspected memory leaks)",
-          "no pointer to objects of the kernel was found; /sys/kernel/debug/kmemleak has them"),
-    _kind("kmemleak stopped", LEAK, "kmemleak: ",
-          r"kmemleak: (?P<what>Cannot allocate.*|.*disabled.*|Memory pool empty.*)",
-          "leaks are not looked for any more"),
-    # print_unreferenced() of it, in /sys/kernel/debug/kmemleak; tests print it to the log
-    _kind("leaked object", LEAK, "unreferenced object ",
-          r"(?:BUG: memory leak )?unreferenced object 0x[0-9a-f]+ \((?P<what>size \d+)\)",
-          "no pointer to an object of so many bytes was found", WHOSE),
-    # drivers/staging/android/lowmemorykiller.c, until 4.11; lmkd says the same since
-    _kind("low memory killer", CHANGED, "lowmemorykiller: Kill",
-          r"lowmemorykiller: Kill(?:ing)? '(?P<what>[^']{1,64})' \(\d+\)",
-          "Android ended a process to have memory; of cached ones (oom_score_adj of 900 and more) "
-          "that is usual"),
-    # drivers/hv/hv_balloon.c, drivers/virtio, drivers/xen
-    _kind("balloon failed", FAILURE, "Out of puffs", r"(?P<what>.*?): Out of puffs",
-          "the host asked for more memory than could be given"),
-    _kind("balloon", CHANGED, "alloon", r"(?!Modules linked in:)(?P<what>.*?[Bb]alloon.*)",
-          "the host can take memory from this machine, or has: what it took is in no process"),
-    # mm/memory_hotplug.c
-    _kind("memory offlined", CHANGED, "Offlined Pages ", r"(?P<what>Offlined Pages \d+)",
-          "memory was taken out of use"),
-    _kind("memory not offlined", FAILURE, "memory offlining [mem", r"(?P<what>memory offlining .*)",
-          "memory was to be taken out of use, and has pages that cannot be moved"),
-    _kind("memory not added", FAILURE, "add_memory failed", r"(?P<what>.*add_memory failed.*)",
-          "memory was plugged in, and is not used"),
-    # drivers/tty/sysrq.c: sysrq_handle_showmem()
-    _kind("memory shown", CHANGED, "how Memory|how memory",
-          r"[Ss]ys[Rr]q ?: (?P<what>Show [Mm]emory)",
-          "SysRq-m: the kernel printed what memory it has; table shown_memory has it"),
-    # At boot
-    _kind("memory at boot", TAKEN, "Memory: ", r"Memory: (?P<what>\d+[Kk]B?/\d+[Kk]B? available.*)",
-          "what was free at boot of what the machine has, and what the kernel itself takes"),
-    _kind("crash kernel", TAKEN, "crash",
-          r"(?P<what>(?:Reserving \d+MB of (?:low )?memory at .* for crashkernel"
-          r"|crashkernel (?:low memory )?reserved: ).*)",
-          "memory that is kept for a crash kernel, and that no allocation gets"),
-    _kind("no crash kernel", FAILURE, "crashkernel", r"(?P<what>.*crashkernel reservation failed.*|"
-          r"cannot allocate crashkernel.*)", "there is no memory for a crash kernel: no dump"),
-    _kind("CMA area", TAKEN, "cma: Reserved ", r"cma: (?P<what>Reserved .*)",
-          "memory that is kept for a device, and that only movable pages use meanwhile"),
-    _kind("bounce buffers", TAKEN, "software IO TLB: ", r"software IO TLB: (?P<what>mapped .*)",
-          "memory that is kept for devices that cannot reach all of it"),
-    _kind("firmware hides memory", TAKEN, "losing ", r"(?P<what>WARNING: BIOS bug: CPU MTRRs don't "
-          r"cover all of memory, losing \d+MB of RAM)", "the firmware's settings hide memory"),
-    _kind("limited by command line", TAKEN, "user-defined physical RAM map|emory limited to",
-          r"(?P<what>.*user-defined physical RAM map.*|[Mm]emory limited to .*)",
-          "mem= or memmap= of the command line hides memory"),
-)  # fmt: skip
-# Kinds of those that are not in memory management, by the kind of those that are.
-ELSEWHERE = {
-    "hung task": _kind("hung task elsewhere", STALL, "", "", "a task waits, and its stack shows no "
-                       "memory management: for a disk, a lock, a driver or another task"),
-    "soft lockup": _kind("soft lockup elsewhere", STALL, "", "", "a CPU ran for long, and its "
-                         "stack shows no memory management"),
-    "blocked task": _kind("blocked task elsewhere", STALL, "", "", "a task was in D state when the "
-                          "log shows it, and its stack shows no memory management"),
-}  # fmt: skip
-# And of those whose stack the log does not have.
-UNKNOWN = {
-    "hung task": _kind("hung task, stack unknown", STALL, "", "", "a task waits, and the log has "
-                       "no stack of it"),
-    "soft lockup": _kind("soft lockup, stack unknown", STALL, "", "", "a CPU ran for long, and the "
-                         "log has no stack of it"),
-    "blocked task": _kind("blocked task, stack unknown", STALL, "", "", "a task was in D state "
-                          "when the log shows it, and the log has no stack of it"),
-}  # fmt: skip
-WORDS = re.compile(
-    "|".join(sorted({re.escape(word) for kind in KINDS for word in kind.words.split("|")}))
-)
+KINDS = read_kinds()
+WORDS = re.compile("|".join(sorted({re.escape(word) for kind in KINDS for word in kind.words})))
 OF_MM = re.compile(
     r"shrink_|do_try_to_free|try_to_free_|reclaim_throttle|throttle_direct_reclaim|congestion_wait"
     r"|balance_dirty_pages|__?alloc_pages|alloc_pages|get_page_from_freelist|compact_zone|isolate_mig"
@@ -332,8 +143,6 @@ def read_kernel_complaints(records: Iterable[LogRecord]) -> list[KernelComplaint
     found: dict[tuple[str, str], KernelComplaint] = {}
     waiting: _Waiting | None = None
     for record in whole_records(records):
-        if record.facility not in (None, 0):
-            continue
         if waiting is not None and same_caller(waiting.record.caller, record.caller):
             waiting = _look(waiting, record, found)
         if not WORDS.search(record.text):
@@ -355,9 +164,7 @@ def read_kernel_complaints(records: Iterable[LogRecord]) -> list[KernelComplaint
 
 def _match(line: str) -> tuple[Kind, str] | None:
     for kind in KINDS:
-        if any(word in line for word in kind.words.split("|")) and (
-            match := kind.pattern.match(line)
-        ):
+        if any(word in line for word in kind.words) and (match := kind.pattern.match(line)):
             return kind, match["what"].strip()[:LONGEST_WHAT]
     return None
 
@@ -423,7 +230,10 @@ def _end(waiting: _Waiting | None, found: dict[tuple[str, str], KernelComplaint]
         return
     kind, what = waiting.kind, waiting.what
     if kind.behind == WHERE_IT_IS:
-        kind = (ELSEWHERE if waiting.has_stack else UNKNOWN)[kind.name]
+        if waiting.has_stack:
+            kind = replace(kind, name=f"{kind.name} elsewhere", means=kind.elsewhere)
+        else:
+            kind = replace(kind, name=f"{kind.name}, stack unknown", means=kind.unknown)
         what += f", in {waiting.where}" if waiting.where else ""
     if not _of_nothing(waiting):
         _count(found, kind, what[:LONGEST_WHAT], waiting.record)

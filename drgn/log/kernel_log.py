@@ -108,9 +108,10 @@ def log_of_files(files: Files) -> Log:
     :raises ValueError: it is empty.
     """
     if "kernel_log" not in files.kept:
-        files.kept["kernel_log"] = _kmsg(files) if files.live else _copied(files)
-    log: Log = files.kept["kernel_log"]
-    return log
+        log, words = (_kmsg(files), []) if files.live else log_of_tree(files)
+        files.kept |= {"kernel_log": log, "kernel_log_words": words}
+    kept: Log = files.kept["kernel_log"]
+    return kept
 
 
 def _kmsg(files: Files) -> Log:
@@ -125,12 +126,6 @@ def _kmsg(files: Files) -> Log:
     except OSError as error:
         why = str(error.strerror)
     raise Absent(f"{path}: {why}")
-
-
-def _copied(files: Files) -> Log:
-    joined = log_of_tree(files)
-    files.kept["kernel_log_words"] = joined.words
-    return joined.log
 
 
 # Clocks of CPUs differ (local_clock(), kernel/sched/clock.c); by so much none of them does.

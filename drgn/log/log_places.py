@@ -58,8 +58,6 @@ KERNEL_LINE = re.compile(
     r"|\bINFO: task \S.{0,60} blocked for more than |^BUG \S{1,64} ?\([^()\n]{1,80}\): ",
     re.MULTILINE,
 )
-
-
 PLAIN_LINES = 8  # more than what a command that fails says
 
 
@@ -72,21 +70,10 @@ class Part:
     ring: bool  # the kernel's own buffer, not what a daemon wrote of it
 
 
-@dataclass
-class Joined:
+def log_of_tree(files: Files) -> tuple[Log, list[str]]:
     """
-    All of them.
-
-    :ivar words: what it is made of, which of them is the best, and what could not be read.
-    """
-
-    log: Log
-    words: list[str]
-
-
-def log_of_tree(files: Files) -> Joined:
-    """
-    The kernel's log in a copied tree.
+    The kernel's log in a copied tree; and in words what it is made of, which of its parts is the
+    best, and what could not be read.
 
     :raises Absent: there is none.
     """
@@ -108,7 +95,7 @@ def log_of_tree(files: Files) -> Joined:
             f"there is no log of the kernel in {files.root}: no dmesg, vmcore-dmesg.txt, "
             f"sos_commands/*/dmesg or journalctl, var/log/messages, syslog or kern.log{more}"
         )
-    return Joined(last_records(_joined(parts)), _said(parts) + unread)
+    return last_records(_joined(parts)), _said(parts) + unread
 
 
 def _said(parts: Sequence[Part]) -> list[str]:

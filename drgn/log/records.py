@@ -43,6 +43,11 @@ def seconds_of(record: LogRecord) -> float | None:
 
 
 def whole_records(records: Iterable[LogRecord]) -> Iterator[LogRecord]:
+    """The kernel's own records (facility 0), each with what continues it."""
+    return (record for record in _joined(records) if record.facility in (None, 0))
+
+
+def _joined(records: Iterable[LogRecord]) -> Iterator[LogRecord]:
     """
     Records with what continues them: another CPU's record may lie between (``LOG_CONT``,
     ``vprintk_store()``).

@@ -100,8 +100,6 @@ def read_shown_memory(records: Iterable[LogRecord], page_bytes: int | None = Non
     current: _Shown | None = None
     of_other: LogRecord | None = None  # whose memory is still to come
     for record in whole_records(records):
-        if record.facility not in (None, 0):
-            continue
         for line in record.text.split("\n"):
             if OF_OTHERS.search(line):
                 current, of_other = None, record

@@ -10,6 +10,8 @@ are gone; of a record in several lines, where it ends. Of text, the order of tim
 are in another one.
 """
 
+import contextlib
+import errno
 import itertools
 import os
 import re
@@ -114,35 +116,66 @@ def parse_kmsg(read: bytes) -> LogRecord | None:
     )
 
 
-def read_kmsg(path: str | os.PathLike[str]) -> Log:
+class Kmsg:
     """
-    All records of a running kernel, without waiting for the next.
+    /dev/kmsg, whose reads give a record each and do not wait for the next (``devkmsg_read()``,
+    kernel/printk/printk.c).
 
-    ``devkmsg_read()`` (kernel/printk/printk.c): EPIPE says that records were overwritten meanwhile.
-
+    :param path: of the device.
+    :param from_now_on: pass by the records that are there.
+    :ivar overwritten: how often records were overwritten before they were read.
     :raises OSError: it cannot be opened, or is no device.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISCHR(os.fstat(descriptor).st_mode):
-            raise OSError(22, "is not the kernel's log", os.fspath(path))
-        return gather(_kmsg_reads(descriptor))
-    finally:
-        os.close(descriptor)
 
-
-def _kmsg_reads(descriptor: int) -> Iterator[bytes]:
-    # A kernel that logs as fast as it is read would never end.
-    for _ in range(8 * MOST_RECORDS):
+    def __init__(self, path: str | os.PathLike[str], *, from_now_on: bool = False) -> None:
+        self.overwritten = 0
+        self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            read = os.read(descriptor, LONGEST_RECORD)
-        except BlockingIOError:
-            return
-        except BrokenPipeError:
-            continue
-        if not read:
-            return
-        yield read
+            if not stat.S_ISCHR(os.fstat(self._file).st_mode):
+                raise OSError(errno.EINVAL, "is not the kernel's log", os.fspath(path))
+            if from_now_on:
+                os.lseek(self._file, 0, os.SEEK_END)
+        except OSError:
+            self.close()
+            raise
+
+    def reads(self, most: int) -> Iterator[bytes]:
+        """
+        Read up to the last record.
+
+        :param most: reads, as a kernel that logs as fast as it is read would never end.
+        """
+        for _ in range(most):
+            try:
+                read = os.read(self._file, LONGEST_RECORD)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                self.overwritten += 1
+                continue
+            if not read:
+                return
+            yield read
+
+    def of_kernel(self, most: int) -> Iterator[LogRecord]:
+        """The kernel's own records of :meth:`reads`: a program's never have facility 0."""
+        for record in map(parse_kmsg, self.reads(most)):
+            if record is not None and record.facility == 0:
+                yield record
+
+    def close(self) -> None:
+        """Stop reading."""
+        os.close(self._file)
+
+
+def read_kmsg(path: str | os.PathLike[str]) -> Log:
+    """
+    All records of a running kernel.
+
+    :raises OSError: it cannot be read, or is no device.
+    """
+    with contextlib.closing(Kmsg(path)) as kmsg:
+        return gather(kmsg.reads(8 * MOST_RECORDS))
 
 
 def gather(reads: Iterable[bytes]) -> Log:

@@ -149,8 +149,9 @@ class LogLines:
         cut = _cut_by_pager(lines)
         for at in cut:
             lines[at] = lines[at][:-1] + UNSEEN
-        lines, self.numbers = _apart(lines, numbers)
-        self.text, self.phrases = _unquoted("\n".join(lines))
+        apart = list(_apart(lines, numbers))
+        self.numbers = [number for number, _ in apart]
+        self.text, self.phrases = _unquoted("\n".join(line for _, line in apart))
         self.prefixes = Prefixes(self.text, self.phrases)
         self.wrap = _Wrap(self.text, self.prefixes)
         self.records = 0
@@ -320,9 +321,8 @@ def _lines(text: str) -> Iterator[tuple[int, int, str]]:
         begin, number = end + 1, number + 1
 
 
-def _apart(lines: list[str], numbers: list[int]) -> tuple[list[str], list[int]]:
-    """Lines, with those apart that had become one; and the number of the line of each."""
-    result, places = list[str](), list[int]()
+def _apart(lines: list[str], numbers: list[int]) -> Iterator[tuple[int, str]]:
+    """Lines and their numbers, with those apart that had become one."""
     stamps = [found for line in lines[:LINES_TO_LEARN_FROM] if (found := _SECONDS.search(line))]
     at_begin = sum(not found.string[: found.start()].strip() for found in stamps)
     for line, number in zip(lines, numbers, strict=True):
@@ -330,18 +330,14 @@ def _apart(lines: list[str], numbers: list[int]) -> tuple[list[str], list[int]]:
         # A program's words on a console, and the kernel's in the same line.
         found = _SECONDS.search(line) if at_begin > 0.9 * len(stamps) else None
         if found and line[: found.start()].strip():
-            result.append(line[: found.start()].rstrip(" "))
-            places.append(number)
+            yield number, line[: found.start()].rstrip(" ")
             at = begun = found.start()
         for inner in _INNER.finditer(line) if len(line) > 120 else ():
             if inner.start() - begun > (0 if begun else OWN_PREFIX):
-                result.append(line[at : inner.start()].rstrip(" "))
-                places.append(number)
+                yield number, line[at : inner.start()].rstrip(" ")
                 at = inner.start()
             begun = inner.end()
-        result.append(line[at:])
-        places.append(number)
-    return result, places
+        yield number, line[at:]
 
 
 def _plain(text: str) -> str:
@@ -459,10 +455,7 @@ def _unpacked(text: str) -> tuple[list[str], list[int], list[str], list[int]] | 
     head = text[:4096].lstrip("\ufeff\x1e[ \n\r\t,")
     if head.startswith(("{", "data: {")) or _STRINGS.match(text):
         found = list(_objects(text, damaged))
-        times = [
-            next((str(each[name]) for name in _TIMES if name in each), "") for _, each in found
-        ]
-        if newest_first(times):
+        if newest_first([_time(each) for _, each in found]):
             found.reverse()
     elif (column := _columns(text)) is not None:
         found = list(_rows(text, column, damaged))
@@ -497,7 +490,7 @@ def _objects(text: str, damaged: list[int]) -> Iterator[tuple[int, Mapping[str, 
         counted = at
         try:
             found, end = decoder.raw_decode(text, at)
-            entries = list(_with_messages(found)) or [*map(_line, _texts(found))]
+            entries = list(_with_messages(found)) or [{"message": each} for each in _texts(found)]
         except (ValueError, RecursionError) as error:
             damaged.append(number)
             tried += getattr(error, "pos", len(text)) - at
@@ -549,10 +542,6 @@ def _unwrapped(value: Any) -> Any:
 
 def _time(entry: Mapping[str, Any]) -> str:
     return next((str(entry[name]) for name in _TIMES if name in entry), "")
-
-
-def _line(text: str) -> Mapping[str, Any]:
-    return {"message": text}
 
 
 def _texts(found: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ a program copied the kernel's words, where its name does not stand before them.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 COMM_BYTES = 15  # TASK_COMM_LEN (include/linux/sched.h), without the NUL
@@ -171,16 +171,22 @@ def phrases_in(text: str) -> dict[int, int]:
     """The places where lines with phrases of the kernel's begin, and where their first one does."""
     found: dict[int, int] = {}
     for words, pattern in _PHRASES.items():
-        at = text.find(words)
-        for _ in range(MOST_HITS):
-            if at < 0:
-                break
+        for at in _hits(text, words):
             begin = text.rfind("\n", max(at - LONGEST_PREFIX, 0), at) + 1
             near = begin > 0 or at <= LONGEST_PREFIX
             if near and pattern.match(text, at):
                 found[begin] = min(at, found.get(begin, at))
-            at = text.find(words, at + 1)
     return found
+
+
+def _hits(text: str, words: str) -> Iterator[int]:
+    """The places where a text has some words, the first :data:`MOST_HITS`."""
+    at = text.find(words)
+    for _ in range(MOST_HITS):
+        if at < 0:
+            return
+        yield at
+        at = text.find(words, at + 1)
 
 
 def name_ends(line: str) -> int | None:
@@ -225,17 +231,13 @@ def _learn(text: str, phrases: Mapping[int, int]) -> list[tuple[Shape, int]]:
     known = [re.compile(shape.pattern) for shape, _ in shapes if shape.pattern]
     bare = any(not shape.pattern for shape, _ in shapes)
     for words in AFTER_A_NAME:
-        at = text.find(words)
-        for _ in range(MOST_HITS):
-            if at < 0:
-                break
+        for at in _hits(text, words):
             begin = text.rfind("\n", max(at - LONGEST_BEGINNING, 0), at) + 1
             line = text[begin : at + len(words)]
             learnt = (bare and is_comm(text[begin:at])) or any(each.match(line) for each in known)
             name = name_begins(line)
             if (begin or at <= LONGEST_BEGINNING) and name is not None and name >= 0 and not learnt:
                 _count(line[:name], groups, counts)
-            at = text.find(words, at + 1)
     return _made(groups, counts)
 
 

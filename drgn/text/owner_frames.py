@@ -55,9 +55,6 @@ def owner_frame(stack: str) -> tuple[str, str | None]:
     :param stack: ``root;…;leaf``, frames being ``symbol`` or ``symbol [module]``.
     """
     frames = stack.split(";")
-    for frame in reversed(frames):
-        symbol, _, module = frame.partition(" [")
-        if not is_allocator(symbol):
-            return symbol, module.removesuffix("]") or None
-    symbol, _, module = frames[0].partition(" [")
+    owners = (frame for frame in reversed(frames) if not is_allocator(frame.partition(" [")[0]))
+    symbol, _, module = next(owners, frames[0]).partition(" [")
     return symbol, module.removesuffix("]") or None

@@ -293,10 +293,8 @@ def parse_segments(text: str) -> list[SegmentText]:
     """
     file = "/proc/sysvipc/shm"
     head, *lines = whole_lines(text, file) or [""]
-    if head.split()[:4] != ["key", "shmid", "perms", "size"] or head.split()[-2:] != [
-        "rss",
-        "swap",
-    ]:
+    columns = head.split()
+    if columns[:4] + columns[-2:] != ["key", "shmid", "perms", "size", "rss", "swap"]:
         raise ValueError(f"not {file}: it does not begin with its columns")
     rows = []
     for line in lines:

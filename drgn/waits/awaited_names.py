@@ -15,10 +15,10 @@ from drgn import Object, Program, offsetof
 from drgn.helpers.linux.mm import compound_nr
 from drgn.helpers.linux.slab import slab_object_info
 
-from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_path
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks, read_super_blocks
 from mmscope.drgn.reading.dentry_paths import alias_offset, path_below
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.kernel_names import device_numbers, disk_numbers, name_at, name_in
 from mmscope.drgn.waits.fuse import TYPES, Connection, connections, owes
 from mmscope.drgn.waits.spins import SPINLOCK, SpinLocks
@@ -42,6 +42,7 @@ class Names:
 
     :ivar who: names a task by its address.
     :ivar vmas: ``struct vm_area_struct *`` of locks that were found in faults, by the lock.
+    :ivar unread_connections: file systems of FUSE whose connection could not be read.
     """
 
     def __init__(self, prog: Program, who: Who) -> None:
@@ -50,6 +51,7 @@ class Names:
         self.vmas: dict[int, Object] = {}
         self.known: dict[tuple[str, int], str] = {}
         self.spins = SpinLocks(prog)
+        self.unread_connections = 0
 
     def of(self, found: Awaited) -> str:
         """Name of what a task waits for, one for all who do; an address where there is none."""
@@ -67,8 +69,7 @@ class Names:
             if found.kind == "RPC":
                 return self._server(found.address)
             if found.kind == "memory.high":
-                group = np.array([found.address], np.uint64)
-                ((path, _),) = cgroup_paths(self.prog, group, Gaps())
+                path = cgroup_path(self.prog, found.address)
                 return f"memory.high of {path}" if path else hex(found.address)
             if found.kind == "percpu rwsem" and (name := self._frozen(found.address)):
                 return name
@@ -192,16 +193,10 @@ class Names:
     @cached_property
     def connections(self) -> dict[int, Connection]:
         """Connections to FUSE servers that owe answers; none where FUSE's types are not known."""
-        return self._fuse[0]
-
-    @property
-    def unread_connections(self) -> int:
-        """File systems of FUSE whose connection could not be read."""
-        return self._fuse[1]
-
-    @cached_property
-    def _fuse(self) -> tuple[dict[int, Connection], int]:
-        return ({}, 0) if self.fuse_unknown else connections(self.prog, self.supers)
+        if self.fuse_unknown:
+            return {}
+        found, self.unread_connections = connections(self.prog, self.supers)
+        return found
 
     @cached_property
     def fuse_unknown(self) -> bool:

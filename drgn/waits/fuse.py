@@ -207,15 +207,14 @@ def owes(connection: Connection, inode: Object, opcode: str, pages: range | None
         "struct fuse_inode",
         address=inode.address_ - offsetof(inode.prog_.type("struct fuse_inode"), "inode"),
     ).nodeid.value_()
-    return any(
-        (request.node, request.opcode) == (node, opcode)
-        and (pages is None or _overlap(pages, request.pages))
+    about = [
+        request.pages
         for request in connection.requests
-    )
-
-
-def _overlap(one: range, other: range) -> bool:
-    return one.start < other.stop and other.start < one.stop
+        if (request.node, request.opcode) == (node, opcode)
+    ]
+    if pages is None:
+        return bool(about)
+    return any(pages.start < each.stop and each.start < pages.stop for each in about)
 
 
 def conn_of(request: int, prog: Program) -> int:

@@ -15,12 +15,11 @@ import contextlib
 from dataclasses import astuple, dataclass
 from typing import Any
 
-import numpy as np
 from drgn import Object, container_of
 from drgn.helpers.linux.nodemask import for_each_node_mask
 
-from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_path
+from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.waits.stacks import bounds_of
@@ -98,8 +97,7 @@ def _reclaims(state: Object, paths: dict[int, str]) -> Reclaiming | None:
         return None
     group = control.target_mem_cgroup
     if group and group.value_() not in paths:
-        of = np.array([group.css.cgroup.value_()], np.uint64)
-        ((path, _),) = cgroup_paths(state.prog_, of, Gaps())
+        path = cgroup_path(state.prog_, group.css.cgroup.value_())
         paths[group.value_()] = path or hex(group.value_())
     cgroup = paths[group.value_()] if group else "/"
     nodes = [*online_nodes(state.prog_)]

@@ -15,14 +15,13 @@ import contextlib
 from collections.abc import Iterator
 from functools import cached_property
 
-import numpy as np
 from drgn import Object, Program, StackFrame, offsetof
 from drgn.helpers.linux.slab import for_each_slab_cache
 
-from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_path
 from mmscope.drgn.opening.constants import kernel_byte
 from mmscope.drgn.owners.slab_caches import cache_nodes
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.nodes import check_node_ids, online_nodes
 from mmscope.drgn.waits.waiters import Awaited
@@ -91,8 +90,6 @@ def _of_cgroup(prog: Program, address: int) -> str | None:
     group = Object(prog, type_, address=own).memcg
     for node in range(check_node_ids(prog, "nr_node_ids")):
         if group.nodeinfo[node].value_() == own:
-            ((path, _),) = cgroup_paths(
-                prog, np.array([group.css.cgroup.value_()], np.uint64), Gaps()
-            )
+            path = cgroup_path(prog, group.css.cgroup.value_())
             return f"lru_lock of node {node} of {path or hex(group.value_())}"
     return None

@@ -22,8 +22,9 @@ reader that took it last; what a task waits for that polls, or that sleeps in a 
 """
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from drgn import FaultError, Object, Program, container_of, offsetof
@@ -121,14 +122,6 @@ def _rt_mutex(stack: Stack) -> Awaited | None:
     if not (waiter := stack.task.pi_blocked_on):
         return None
     return _owned("rt_mutex", waiter.lock.value_(), waiter.lock.owner.value_(), stack)
-
-
-def _rwbase_read(stack: Stack) -> Awaited | None:
-    return _rwbase("read", stack)
-
-
-def _rwbase_write(stack: Stack) -> Awaited | None:
-    return _rwbase("write", stack)
 
 
 def _rwbase(wants: str, stack: Stack) -> Awaited | None:
@@ -320,7 +313,7 @@ def _completion(stack: Stack) -> Awaited | None:
 
 
 # By a function that tells the form: the most telling first.
-FORMS = {
+FORMS: dict[str, Callable[[Stack], Awaited | None]] = {
     "__vma_start_": _vma,
     "__vma_e": _vma,
     "vma_mark_detached": _vma,
@@ -328,8 +321,8 @@ FORMS = {
     "balance_dirty_pages": _dirty,
     "rwsem_down_": _rwsem,
     "__mutex_lock": _mutex,
-    "rwbase_read_lock": _rwbase_read,
-    "rwbase_write_lock": _rwbase_write,
+    "rwbase_read_lock": functools.partial(_rwbase, "read"),
+    "rwbase_write_lock": functools.partial(_rwbase, "write"),
     "rt_mutex": _rt_mutex,
     "rtlock": _rt_mutex,
     "folio_wait_bit": _page,

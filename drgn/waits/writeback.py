@@ -28,15 +28,14 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import numpy as np
 from drgn import Object, Program, ProgramFlags, container_of, offsetof
 from drgn.helpers.linux.list import list_empty, list_for_each_entry
 from drgn.helpers.linux.percpu import percpu_counter_sum
 
-from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_path
 from mmscope.drgn.free.zones import node_page_state
 from mmscope.drgn.machine.vm_counters import drift
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.reading.symbols import has_symbol
@@ -239,9 +238,7 @@ def _writebacks(prog: Program) -> Iterator[tuple[Object, Object]]:
 
 def _cgroup(wb: Object) -> str | None:
     """Path of the memory cgroup of a ``struct bdi_writeback *`` (CONFIG_CGROUP_WRITEBACK)."""
-    cgroup = np.array([wb.memcg_css.cgroup.value_()], np.uint64)
-    ((path, _),) = cgroup_paths(wb.prog_, cgroup, Gaps())
-    return path
+    return cgroup_path(wb.prog_, wb.memcg_css.cgroup.value_())
 
 
 def _limit(wb: Object, limits: Limits | None) -> int | None:

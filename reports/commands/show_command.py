@@ -13,9 +13,10 @@ import json
 import pkgutil
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.sections.section import Filled
@@ -47,6 +48,7 @@ from mmscope.reports.commands.target_options import (
 from mmscope.reports.drawing.cells import leaf_first
 from mmscope.reports.rows import owner_matrix
 
+Row = TypeVar("Row")
 # Of folded stacks, which are no table.
 STACK_FORMATS = ("folded", "speedscope", "pprof")
 # Of a matrix that is looked at.
@@ -134,7 +136,7 @@ def show_table(bundle: Bundle, what: str, form: str, top: int | None) -> int:
             rows = heapq.nlargest(top, rows, key=lambda row: row[size] or 0)
             title = most_of(shown.title, top, total, size)
         else:
-            rows = zeros_last(rows, shown.columns)
+            rows = zeros_last(rows, shown.columns, getitem)
     cells = itertools.islice(([row[c.name] for c in shown.columns] for row in rows), top)
     most = max(top or 0, MAX_ROWS)
     print_rows(shown.columns, cells, form=form, title=title, marks=marks, most=most)
@@ -159,12 +161,16 @@ def measured(described: Sequence[Column]) -> list[str]:
 
 
 def zeros_last(
-    rows: Iterable[dict[str, Any]], described: Sequence[Column]
-) -> Iterator[dict[str, Any]]:
-    """Rows, and behind them those that are zero in all that was measured."""
+    rows: Iterable[Row], described: Sequence[Column], get: Callable[[Row, str], Any]
+) -> Iterator[Row]:
+    """
+    Rows, and behind them those that are zero in all that was measured.
+
+    :param get: gives a row's value in a column.
+    """
     names, zeros = measured(described), []
     for row in rows:
-        if names and all(row[name] == 0 for name in names):
+        if names and all(get(row, name) == 0 for name in names):
             zeros.append(row)
         else:
             yield row
@@ -371,20 +377,11 @@ def first_rows(filled: Filled, top: int | None, form: str) -> Filled:
         return filled.first(top)
     total, size = len(filled.rows), size_of(columns(filled.table.row))
     if not top or top >= total or not size:
-        return zeros_below(filled).first(top)
+        rows = list(zeros_last(filled.rows, columns(filled.table.row), getattr))
+        return dataclasses.replace(filled, rows=rows).first(top)
     rows = heapq.nlargest(top, filled.rows, key=lambda row: getattr(row, size) or 0)
     title = most_of(filled.title or filled.table.title, top, total, size)
     return dataclasses.replace(filled, rows=rows, title=title)
-
-
-def zeros_below(filled: Filled) -> Filled:
-    """A table that was read, with the rows that are zero in all that was measured at its end."""
-    names = measured(columns(filled.table.row))
-
-    def zero(row: Any) -> bool:
-        return bool(names) and all(getattr(row, name) == 0 for name in names)
-
-    return dataclasses.replace(filled, rows=sorted(filled.rows, key=zero))
 
 
 def section_of(table: str) -> str:

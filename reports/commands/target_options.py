@@ -175,9 +175,9 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             raise
         say(f"{error}; reading /proc and /sys instead")
         return Files(Path("/"), args.all), "/", {"fallback": str(error)}
-    notes, again = {}, None
+    notes = {}
     if args.core is not None:
-        notes, again = core_notes(args.core), opened
+        notes = core_notes(args.core)
         if words := other_release(prog):
             notes["vmcoreinfo"] = words
             say(f"{args.core}: {words}")

@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.hostile_text import echo, visible
+from mmscope.drgn.text.kernel_log import Kmsg
 from mmscope.drgn.text.plain_file import make_folder, open_own
 from mmscope.reports.bundle.outcome import DONE, UsageError, say
 from mmscope.reports.guard import capture, captures, index_page
 from mmscope.reports.guard.captures import Incident
 from mmscope.reports.guard.cgroup_events import CgroupEvents
 from mmscope.reports.guard.history import ENDS, History
-from mmscope.reports.guard.kernel_messages import KernelMessages
+from mmscope.reports.guard.kernel_messages import new_messages
 from mmscope.reports.guard.trigger import Trigger, load
 from mmscope.reports.watch.openmetrics import (
     Metrics,
@@ -76,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDS, signal.SIGUSR1, signal.SIGCHLD})
     if why := stay_in_memory(guard.rehearse):
         say(f"may be swapped out or wait for memory when the host is short of it: {why}")
-    if guard.messages.absent:
-        say(f"{guard.messages.absent}: failing allocations are not seen")
+    if guard.no_kmsg:
+        say(f"{guard.no_kmsg}: failing allocations are not seen")
     say(f"{len(triggers)} triggers, every {args.interval:g} s; captures in {args.output}")
     try:
         guard.watch()
@@ -200,6 +201,7 @@ class Guard:
     :ivar not_before: when a trigger may be captured again, and "" for any.
     :ivar wrong: housekeeping that fails, and how: it is said once, and tried again.
     :ivar lock: the open file that says who watches here; None while there is none.
+    :ivar no_kmsg: why the kernel's log cannot be followed.
     """
 
     def __init__(self, args: argparse.Namespace, triggers: list[Trigger]) -> None:
@@ -227,7 +229,12 @@ class Guard:
         }
         self.history = History(args.minutes * 60)
         self.history.reserve(RESERVE)
-        self.messages = KernelMessages(os.path.join(root, "dev/kmsg"))
+        self.kmsg, self.no_kmsg = None, ""
+        kmsg = os.path.join(root, "dev/kmsg")
+        try:
+            self.kmsg = Kmsg(kmsg, from_now_on=True)
+        except OSError as error:
+            self.no_kmsg = f"{kmsg}: {error.strerror}"
         self.cgroups = CgroupEvents(os.path.join(root, "sys/fs/cgroup"))
         self.number = 0
         self.shown: Sample = {}
@@ -320,7 +327,8 @@ class Guard:
         sample |= {"number": self.number, "cpu_total": round(time.process_time(), 6)}
         moved = self.cgroups.new()
         pressed = self.cgroups.pressed(sample.get("psi", {}))
-        self.history.add(sample, [*moved, *self.cgroups.above_high], self.messages.new(), pressed)
+        messages = new_messages(self.kmsg) if self.kmsg else []
+        self.history.add(sample, [*moved, *self.cgroups.above_high], messages, pressed)
         for trigger in self.triggers.values():
             if trigger is not BY_HAND and (title := trigger.fires(self.history)):
                 self._want(trigger, title)
@@ -397,7 +405,7 @@ class Guard:
             release=os.uname().release,
             also=[self.pending[other][1] for other in others],
             fired_before=self.fired[name] - 1,
-            kernel_messages_lost=self.messages.lost,
+            kernel_messages_lost=self.kmsg.overwritten if self.kmsg else 0,
         )
         if trigger.record and self.args.profile:
             incident["record"] = trigger.record
@@ -492,7 +500,8 @@ class Guard:
         for process, *_ in self.running:
             _kill(process)
         self._tidy()
-        self.messages.close()
+        if self.kmsg:
+            self.kmsg.close()
         if self.args.openmetrics:
             gone = self.args.openmetrics
             self._try(str(gone), lambda: withdraw(gone))

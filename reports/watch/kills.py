@@ -11,14 +11,13 @@ Cannot know: kills whose records were overwritten before they were read.
 Imports neither drgn nor numpy: a sample must cost less than what it measures.
 """
 
-import errno
+import contextlib
 import os
 import re
-import stat
 from typing import Any
 
 from mmscope.drgn.sections.prices import is_live
-from mmscope.drgn.text.kernel_log import LONGEST_RECORD, MOST_RECORDS, parse_kmsg
+from mmscope.drgn.text.kernel_log import MOST_RECORDS, Kmsg
 
 # After a kill was counted: the record is written a little later.
 SAMPLES_AFTER = 2
@@ -42,15 +41,13 @@ class Kills:
     def __init__(self, root: str) -> None:
         self.unread = "" if is_live(root) else "the kernel's log of a copy does not go on"
         self._counted: int | None = None
-        self._log, self._due = -1, 0
+        self._log: Kmsg | None = None
+        self._due = 0
         if self.unread:
             return
         path = os.path.join(root, "dev/kmsg")
         try:
-            self._log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            if not stat.S_ISCHR(os.fstat(self._log).st_mode):
-                raise OSError(errno.EINVAL, "is not the kernel's log")
-            os.lseek(self._log, 0, os.SEEK_END)
+            self._log = Kmsg(path, from_now_on=True)
         except OSError as error:
             self.unread = f"{path}: {error.strerror}"
 
@@ -64,20 +61,14 @@ class Kills:
         if self._counted is not None and counted > self._counted:
             self._due = SAMPLES_AFTER
         self._counted = counted
-        if self.unread or not self._due:
+        if self._log is None or not self._due:
             return []
         self._due -= 1
         found = []
-        for _ in range(MOST_RECORDS):
-            try:
-                record = parse_kmsg(os.read(self._log, LONGEST_RECORD))
-            except BrokenPipeError:  # some were overwritten
-                continue
-            except OSError:
-                break
-            # Others than the kernel never have facility 0 (devkmsg_write()).
-            if record and record.facility == 0 and (match := _KILL.match(record.text)):
-                whose, pid, name, anon, shmem = match.groups()
-                limit = LIMIT if whose.startswith("Memory cgroup") else MACHINE
-                found.append([int(pid), name, limit, (int(anon) + int(shmem)) << 10])
+        with contextlib.suppress(OSError):
+            for record in self._log.of_kernel(MOST_RECORDS):
+                if match := _KILL.match(record.text):
+                    whose, pid, name, anon, shmem = match.groups()
+                    limit = LIMIT if whose.startswith("Memory cgroup") else MACHINE
+                    found.append([int(pid), name, limit, (int(anon) + int(shmem)) << 10])
         return found

@@ -10,7 +10,7 @@ from finding_cases.rows import GIB, MIB, RATE, event, zone
 from mmscope.drgn.cgroups.cgroup_rows import MemoryCgroup
 from mmscope.drgn.log.allocation_failures import STALL, VMALLOC, AllocationFailure
 from mmscope.drgn.log.kernel_complaints import KernelComplaint
-from mmscope.drgn.log.oom_rows import (
+from mmscope.drgn.log.oom_kills import (
     KILLED,
     NO_KILL,
     OPEN,

@@ -15,8 +15,7 @@ from capture import Capture, capture
 from conftest import KERNELS
 from drgn import Program
 
-from mmscope.drgn.log.oom_kills import OomRecords, read_oom_records
-from mmscope.drgn.log.oom_rows import KILLED
+from mmscope.drgn.log.oom_kills import KILLED, OomRecords, read_oom_records
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections.files import Files

@@ -8,8 +8,7 @@ from checkout import TESTS
 from log_forms import records_of
 from log_made import CGROUP_V1, FAILURE, GLOBAL_3_10
 
-from mmscope.drgn.log.oom_kills import OomRecords, read_oom_records
-from mmscope.drgn.log.oom_rows import NO_KILL
+from mmscope.drgn.log.oom_kills import NO_KILL, OomRecords, read_oom_records
 from mmscope.drgn.text.kernel_log import parse_dmesg
 
 TEXTS = {

@@ -37,7 +37,7 @@ def syslog(first: int, end: int) -> str:
 
 
 def texts(root: Path) -> list[str]:
-    return [record.text for record in log_of_tree(Files(root)).log.records]
+    return [record.text for record in log_of_tree(Files(root))[0].records]
 
 
 def put(root: Path, place: str, content: str | bytes) -> None:
@@ -74,12 +74,12 @@ def test_all_are_joined_by_what_they_have_in_common(tmp_path: Path) -> None:
     put(tmp_path, "var/log/messages-20261101.gz", gzip.compress(syslog(0, 90).encode()))
     put(tmp_path, "var/log/messages", syslog(90, 290))
     put(tmp_path, "sos_commands/kernel/dmesg", ring(150, 300))
-    joined = log_of_tree(Files(tmp_path))
-    assert [record.text for record in joined.log.records] == lines(0, 300)
+    log, said = log_of_tree(Files(tmp_path))
+    assert [record.text for record in log.records] == lines(0, 300)
     # Of lines that both have, that with the time.
-    timed = [record.nanoseconds for record in joined.log.records if record.nanoseconds]
+    timed = [record.nanoseconds for record in log.records if record.nanoseconds]
     assert len(timed) == 150
-    assert "read from var/log/messages, which has the most" in joined.words[0]
+    assert "read from var/log/messages, which has the most" in said[0]
 
 
 def test_what_is_rotated_is_older(tmp_path: Path) -> None:
@@ -120,10 +120,10 @@ def test_a_damaged_one_costs_itself_alone(tmp_path: Path) -> None:
     put(tmp_path, "var/log/messages.1.gz", gzip.compress(b"x" * 9000)[:20])
     os.mkfifo(tmp_path / "var/log/messages.2")
     put(tmp_path, "var/log/messages", syslog(0, 5))
-    joined = log_of_tree(Files(tmp_path))
-    assert [record.text for record in joined.log.records] == lines(0, 5)
-    assert any("messages.1.gz: is damaged" in words for words in joined.words)
-    assert any("messages.2: is not a plain file" in words for words in joined.words)
+    log, said = log_of_tree(Files(tmp_path))
+    assert [record.text for record in log.records] == lines(0, 5)
+    assert any("messages.1.gz: is damaged" in words for words in said)
+    assert any("messages.2: is not a plain file" in words for words in said)
 
 
 def test_of_a_very_long_log_the_end_is_read(
@@ -181,6 +181,6 @@ def test_older_logs_are_left_out_where_newer_ones_have_enough(
     monkeypatch.setattr(log_places, "MOST_TOGETHER", 25)
     for number in range(1, 9):
         put(tmp_path, f"var/log/messages.{number}", syslog(80 - 10 * number, 90 - 10 * number))
-    joined = log_of_tree(Files(tmp_path))
-    assert [record.text for record in joined.log.records] == lines(50, 80)
-    assert "not read: 5 older logs" in joined.words
+    log, said = log_of_tree(Files(tmp_path))
+    assert [record.text for record in log.records] == lines(50, 80)
+    assert "not read: 5 older logs" in said

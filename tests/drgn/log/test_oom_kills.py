@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 from log_made import CGROUP_V1, FAILURE, GLOBAL_3_10
 
 from mmscope.drgn.log.mem_info import MemInfo
-from mmscope.drgn.log.oom_kills import OomRecords, read_oom_records
-from mmscope.drgn.log.oom_rows import EXITING, KILLED, NO_KILL, NO_ONE, OPEN, PANIC
+from mmscope.drgn.log.oom_kills import (
+    EXITING,
+    KILLED,
+    NO_KILL,
+    NO_ONE,
+    OPEN,
+    PANIC,
+    OomRecords,
+    read_oom_records,
+)
 from mmscope.drgn.log.records import whole_records
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be
 from mmscope.drgn.tables.rows import columns

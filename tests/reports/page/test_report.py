@@ -36,7 +36,7 @@ from page_tree import (
 from rows_of_tables import Contents
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
-from mmscope.drgn.log.oom_rows import OomTask
+from mmscope.drgn.log.oom_kills import OomTask
 from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import cut, visible

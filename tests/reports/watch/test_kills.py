@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mmscope.drgn.text import kernel_log
 from mmscope.reports.watch import kills as tested
 from mmscope.reports.watch.kills import Kills
 
@@ -25,8 +26,8 @@ def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     (tmp_path / "dev").mkdir()
     os.mkfifo(tmp_path / "dev/kmsg")
     monkeypatch.setattr(tested, "is_live", lambda root: True)
-    monkeypatch.setattr(tested.stat, "S_ISCHR", stat.S_ISFIFO)
-    monkeypatch.setattr(tested.os, "lseek", lambda *_: 0)
+    monkeypatch.setattr(kernel_log.stat, "S_ISCHR", stat.S_ISFIFO)
+    monkeypatch.setattr(kernel_log.os, "lseek", lambda *_: 0)
     source = Kills(str(tmp_path))
     descriptor = os.open(tmp_path / "dev/kmsg", os.O_WRONLY)
     number = iter(range(1000))
