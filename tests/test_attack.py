@@ -26,8 +26,14 @@ CLEAN: dict[str, Any] = {"code": 1, "stderr": "mmscope: no", "head": "", "kib": 
     ],
 )
 def test_what_a_command_may_not_do_is_counted(what: str, ran: dict[str, Any]) -> None:
-    assert [*attack.wrong_with(CLEAN)] == []
-    assert [*attack.wrong_with(CLEAN | ran)] == [what]
+    assert [*attack.wrong_with(["why"], CLEAN)] == []
+    assert [*attack.wrong_with(["why"], CLEAN | ran)] == [what]
+
+
+def test_csv_in_a_pipe_is_as_the_kernel_has_it() -> None:
+    show = ["show", "zones", "bundle", "--format", "csv"]
+    assert [*attack.wrong_with(show, CLEAN | {"head": "a\x1b[31m"})] == []
+    assert [*attack.wrong_with(show, CLEAN | {"stderr": "a\x1b[31m"})] == ["escape"]
 
 
 @pytest.mark.parametrize(

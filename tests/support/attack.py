@@ -539,8 +539,10 @@ class Runner(threading.local):
         return result
 
 
-def wrong_with(ran: dict[str, Any]) -> Iterator[str]:
+def wrong_with(command: list[Any], ran: dict[str, Any]) -> Iterator[str]:
     """What a command did that none may do."""
+    # CSV that goes into a file or a pipe has what the kernel has, byte for byte.
+    printed = "" if "csv" in command else ran["head"]
     if "Traceback" in ran["stderr"] or "-v shows where" in ran["stderr"] or ran["code"] > 3:
         yield "traceback"
     if ran["code"] in HUNG:
@@ -549,7 +551,7 @@ def wrong_with(ran: dict[str, Any]) -> Iterator[str]:
         yield "signal"
     if ran["kib"] > MOST_KIB:
         yield "over 1 GiB"
-    if CONTROLS & {*ran["stderr"], *ran["head"]}:
+    if CONTROLS & {*ran["stderr"], *printed}:
         yield "escape"
     if len(ran["stderr"]) > MOST_SAID:
         yield "flood"
@@ -575,7 +577,7 @@ def attack(seed: str, number: int, run: Runner, keep: bool = False) -> dict[str,
         for command in scene.commands:
             ran = run(folder, command)
             words = " ".join(map(str, command)).encode("unicode_escape").decode()[:200]
-            for what in wrong_with(ran):
+            for what in wrong_with(command, ran):
                 found[what].append(
                     f"{words}: {ran['code']}, {ran['kib'] >> 10} MiB, {ran['stderr'][-300:]!r}"
                 )
