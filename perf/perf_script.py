@@ -405,7 +405,7 @@ def _chunks(stream: IO[bytes], reading: Reading) -> Iterator[tuple[int, bytes]]:
         excess = min(max(length + more - MAX_LINE_BYTES, 0), more)
         length = len(chunk) - last - 1 if first >= 0 else length + more
         if excess:
-            _thrown_away(chunk[more - excess : more], reading)
+            reading.unread_bytes += excess
             chunk = chunk[: more - excess] + chunk[more:]
         if reading.unread_bytes > max(MAX_UNREAD_BYTES, size // 2):
             raise NotPerfText(f"{reading.unread_bytes >> 20} MiB of it fit no sample of perf's")
@@ -416,11 +416,6 @@ def _chunks(stream: IO[bytes], reading: Reading) -> Iterator[tuple[int, bytes]]:
         yield size, chunk
     if held:
         yield size, held
-
-
-def _thrown_away(text: bytes, reading: Reading) -> bytes:
-    reading.unread_bytes += len(text)
-    return b""
 
 
 class _Blocks:
@@ -473,7 +468,7 @@ class _Blocks:
         yield from self._closed()
 
     def _unread(self, line: bytes) -> None:
-        _thrown_away(line, self._reading)
+        self._reading.unread_bytes += len(line)
 
     def _begins(self, text: bytes, at: int = 0) -> re.Match[bytes] | None:
         """A header there."""

@@ -9,7 +9,7 @@ packed by gzip. Each set of stacks is a sample type; a stack that several have i
 import gzip
 from collections.abc import Iterable, Sequence
 
-# What pprof shows as time or size; anything else is a plain count.
+# What pprof and speedscope show as time or size; anything else is a plain count.
 UNITS = {"ns": "nanoseconds", "bytes": "bytes"}
 VARINT, BYTES = 0, 2  # wire types
 MOST = (1 << 63) - 1  # what a value may be

@@ -9,9 +9,9 @@ folded stacks, so that the order in which speedscope draws them says nothing.
 from collections.abc import Iterable
 from typing import Any
 
+from mmscope.perf.pprof import UNITS
+
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-# What speedscope can write as time or size; anything else is a plain number.
-UNITS = {"ns": "nanoseconds", "bytes": "bytes"}
 
 
 def speedscope(

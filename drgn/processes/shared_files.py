@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.plain_file import read_text
 
 MOST_LINKS, MOST_NAMES = 50_000, 20_000
 GONE = " (deleted)"
@@ -78,7 +78,7 @@ def _mounts(root: str, least: int) -> tuple[set[str], list[str]]:
     their files the first.
     """
     mounted = []
-    for line in _text(os.path.join(root, "proc/mounts")).splitlines():
+    for line in read_text(os.path.join(root, "proc/mounts")).splitlines():
         _, mount, kind, *_ = (*line.split(" "), "", "", "")
         mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount)
         mounted.append((mount, kind))
@@ -97,10 +97,6 @@ def _mounts(root: str, least: int) -> tuple[set[str], list[str]]:
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
-
-
-def _text(path: str) -> str:
-    return read_plain(path).decode("utf-8", "backslashreplace")
 
 
 def _open_files(proc: str, mounts: list[str]) -> tuple[dict[File, tuple[str, int, int, str]], bool]:
@@ -127,12 +123,12 @@ def _open_files(proc: str, mounts: list[str]) -> tuple[dict[File, tuple[str, int
                         name = name.removeprefix("/").removesuffix(GONE)
                     else:
                         of_tmpfs = _tmpfs_mounts(process) if of_tmpfs is None else of_tmpfs
-                        of = _MOUNT.search(_text(os.path.join(process, "fdinfo", each)))
+                        of = _MOUNT.search(read_text(os.path.join(process, "fdinfo", each)))
                         if of is None or of[1] not in of_tmpfs:
                             continue
                     said = os.stat(path)
                     if stat.S_ISREG(said.st_mode):
-                        comm = _text(os.path.join(process, "comm")).rstrip("\n")
+                        comm = read_text(os.path.join(process, "comm")).rstrip("\n")
                         row = name, said.st_blocks * 512, int(pid), comm
                         found.setdefault((said.st_dev, said.st_ino), row)
         except PermissionError:
@@ -144,7 +140,7 @@ def _open_files(proc: str, mounts: list[str]) -> tuple[dict[File, tuple[str, int
 
 def _tmpfs_mounts(process: str) -> set[str]:
     """Numbers of the mounts of tmpfs in a process's namespace."""
-    lines = _text(os.path.join(process, "mountinfo")).splitlines()
+    lines = read_text(os.path.join(process, "mountinfo")).splitlines()
     # 25 30 0:22 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw
     return {
         line.split(" ", 1)[0] for line in lines if line.partition(" - ")[2].startswith("tmpfs ")

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.plain_file import read_text
 
 MOST_SOCKETS, MOST_LINKS = 50_000, 50_000
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
@@ -72,7 +72,7 @@ def socket_memory(root: str, least: int) -> Iterator[tuple[tuple[str, int | None
     :raises ValueError: there are more than are read, or the kernel's modules are not there.
     :raises OSError: the kernel refused.
     """
-    used = _USED.search(_text(os.path.join(root, "proc/net/sockstat")))
+    used = _USED.search(read_text(os.path.join(root, "proc/net/sockstat")))
     if used and int(used[1]) > MOST_SOCKETS:
         raise ValueError(f"{int(used[1]):,} sockets are more than are read")
     there = _modules(root)
@@ -95,17 +95,14 @@ def socket_memory(root: str, least: int) -> Iterator[tuple[tuple[str, int | None
         yield owner, size, numbers[owner]
 
 
-def _text(path: str) -> str:
-    return read_plain(path).decode("utf-8", "backslashreplace")
-
-
 def _modules(root: str) -> set[str]:
     """Modules that are loaded or built in, of those that answer."""
     wanted = {family.module for family in FAMILIES}
     found = set[str]()
     for path in ("proc/modules", f"lib/modules/{os.uname().release}/modules.builtin"):
         with contextlib.suppress(OSError):
-            words = re.findall(r"^(?:\S*/)?(\w+)(?:\.ko)?\b", _text(os.path.join(root, path)), re.M)
+            text = read_text(os.path.join(root, path))
+            words = re.findall(r"^(?:\S*/)?(\w+)(?:\.ko)?\b", text, re.M)
             found |= wanted.intersection(words)
     return found
 
@@ -153,7 +150,7 @@ def _owners(proc: str, inodes: dict[int, int]) -> dict[int, tuple[str, int | Non
     links = 0
     for pid in sorted(filter(str.isdecimal, os.listdir(proc)), key=int):
         with contextlib.suppress(OSError):  # it has exited, or only root may look
-            comm = _text(os.path.join(proc, pid, "comm")).rstrip("\n")
+            comm = read_text(os.path.join(proc, pid, "comm")).rstrip("\n")
             for each in os.listdir(os.path.join(proc, pid, "fd")):
                 links += 1
                 if links > MOST_LINKS:

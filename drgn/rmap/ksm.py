@@ -792,7 +792,7 @@ def ksm_from_files(files: Files) -> Found:
         raise Absent(
             f"{files.root / folder} is not there: {NO_KSM}, or the tree was copied without it"
         )
-    rows = read_ksm_totals(names, lambda name: files.open(f"sys/kernel/mm/ksm/{name}"))
+    rows = read_ksm_totals(names, lambda name: files.open(f"{folder}/{name}"))
     return Found().add(KsmTotal, rows)
 
 

@@ -22,6 +22,7 @@ from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 
 from mmscope.drgn.processes.kernel_stacks import folded, function_names, kernel_frames
 from mmscope.drgn.reading.kernel_arrays import Array, U64s, member_path
+from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.rwsem_counts import (
     FLAG_WAITERS,
     READER_SHIFT,
@@ -75,7 +76,7 @@ def taken_locks(
             for task, wants in queued_tasks(rwsem, count):
                 stacks -= 1
                 stack = _stack(prog, task) if stacks >= 0 else None
-                waiter = (task.pid.value_(), _comm(task), wants, stack)
+                waiter = (task.pid.value_(), name_in(task.comm.string_()), wants, stack)
                 queue.append((address, len(queue), *waiter))
         except (FaultError, LookupError, ValueError) as error:
             problems.append(f"waiters on the lock of {address}: {error}")
@@ -197,16 +198,11 @@ def owner(
     if task is None:
         return None, None, None, None
     try:
-        pid, comm = task.pid.value_(), _comm(task)
+        pid, comm = task.pid.value_(), name_in(task.comm.string_())
     except FaultError:
         return None, None, kind, None
     # A reader may be gone since, and its memory something else's: it is one if it is in its place.
     return pid, comm, kind, _stack(prog, task)
-
-
-def _comm(task: Object) -> str:
-    name: bytes = task.comm.string_()
-    return name.decode("utf-8", "backslashreplace")
 
 
 def _stack(prog: Program, task: Object) -> str | None:

@@ -22,7 +22,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from typing import IO, cast
+from typing import IO, Protocol
 
 GZIP, ZSTD, XZ, BZIP2 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh"
 JOURNAL = b"LPKSHHRH"  # HEADER_SIGNATURE (src/libsystemd/sd-journal/journal-def.h of systemd)
@@ -46,8 +46,17 @@ class PackedError(ValueError):
     """It cannot be unpacked. One line, for the user."""
 
 
+class Stream(Protocol):
+    """Bytes that are read one after the other: a file, or what unpacks one."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+    def seek(self, offset: int, whence: int = 0, /) -> int: ...
+    def seekable(self) -> bool: ...
+    def fileno(self) -> int: ...
+
+
 @contextlib.contextmanager
-def unpacked(raw: IO[bytes], head: bytes) -> Iterator[IO[bytes]]:
+def unpacked(raw: Stream, head: bytes) -> Iterator[Stream]:
     """
     Open what was packed once, or what is not packed as it is.
 
@@ -58,12 +67,12 @@ def unpacked(raw: IO[bytes], head: bytes) -> Iterator[IO[bytes]]:
     try:
         if head.startswith(GZIP):
             with gzip.GzipFile(fileobj=raw) as stream:
-                yield cast(IO[bytes], stream)
+                yield stream
         elif head.startswith(BZIP2):
             with bz2.BZ2File(raw) as stream:
-                yield cast(IO[bytes], stream)
+                yield stream
         elif head.startswith(XZ):
-            yield cast(IO[bytes], io.BufferedReader(_Xz(raw), PIECE))
+            yield io.BufferedReader(_Xz(raw), PIECE)
         elif head.startswith(ZSTD):
             with _zstd(raw) as stream:
                 yield stream
@@ -85,7 +94,7 @@ def unpacked(raw: IO[bytes], head: bytes) -> Iterator[IO[bytes]]:
 class _Xz(io.RawIOBase):
     """Bytes of xz, with a bound to its memory."""
 
-    def __init__(self, raw: IO[bytes]) -> None:
+    def __init__(self, raw: Stream) -> None:
         self._raw, self._ended = raw, False
         self._new()
 
@@ -113,13 +122,13 @@ class _Xz(io.RawIOBase):
         return 0
 
 
-def as_utf8(raw: IO[bytes]) -> IO[bytes]:
+def as_utf8(raw: Stream) -> io.BufferedReader:
     """A text in UTF-16, from its mark on, as UTF-8."""
-    return cast(IO[bytes], io.BufferedReader(_Utf8(raw), PIECE))
+    return io.BufferedReader(_Utf8(raw), PIECE)
 
 
 class _Utf8(io.RawIOBase):
-    def __init__(self, raw: IO[bytes]) -> None:
+    def __init__(self, raw: Stream) -> None:
         decode = codecs.getincrementaldecoder(UTF_16[raw.read(2)])
         self._raw, self._decoder, self._left, self._ended = raw, decode("replace"), b"", False
 
@@ -137,7 +146,7 @@ class _Utf8(io.RawIOBase):
         return len(made)
 
 
-def _has_a_name(raw: IO[bytes]) -> bool:
+def _has_a_name(raw: Stream) -> bool:
     """True for a file on a disk: sd-journal takes no other (journal_file_fstat())."""
     with contextlib.suppress(OSError):
         return os.fstat(raw.fileno()).st_nlink > 0
@@ -145,7 +154,7 @@ def _has_a_name(raw: IO[bytes]) -> bool:
 
 
 @contextlib.contextmanager
-def _journal(raw: IO[bytes]) -> Iterator[IO[bytes]]:
+def _journal(raw: Stream) -> Iterator[Stream]:
     """The kernel's records of a journal's own file, of all boots in it."""
     words = " ".join(TO_READ_JOURNAL)
     if shutil.which("journalctl") is None:
@@ -160,7 +169,7 @@ def _journal(raw: IO[bytes]) -> Iterator[IO[bytes]]:
                     raise PackedError("a journal's own file that is too large: unpack it before")
                 kept.write(piece)
             kept.flush()
-            raw = cast(IO[bytes], kept)
+            raw = kept
         program = subprocess.Popen(
             ["journalctl", "--file", "/dev/stdin", *TO_READ_JOURNAL],
             stdin=raw.fileno(),
@@ -171,14 +180,14 @@ def _journal(raw: IO[bytes]) -> Iterator[IO[bytes]]:
         until = threading.Timer(JOURNAL_SECONDS, program.kill)
         until.start()
         try:
-            yield cast(IO[bytes], _Ended(program))
+            yield _Ended(program)
         finally:
             until.cancel()
             _end(program)
 
 
 @contextlib.contextmanager
-def _zstd(raw: IO[bytes]) -> Iterator[IO[bytes]]:
+def _zstd(raw: Stream) -> Iterator[Stream]:
     if shutil.which("zstd") is None:
         raise PackedError(
             "is compressed with zstd, which is not installed: install the package 'zstd', or "
@@ -194,7 +203,7 @@ def _zstd(raw: IO[bytes]) -> Iterator[IO[bytes]]:
     feeder.start()
     try:
         assert program.stdout is not None and program.stderr is not None
-        yield cast(IO[bytes], _Ended(program))
+        yield _Ended(program)
     finally:
         program.kill()
         feeder.join()
@@ -210,7 +219,7 @@ def _end(program: "subprocess.Popen[bytes]") -> None:
             pipe.close()
 
 
-def _feed(raw: IO[bytes], pipe: IO[bytes] | None) -> None:
+def _feed(raw: Stream, pipe: IO[bytes] | None) -> None:
     assert pipe is not None
     with contextlib.suppress(OSError, ValueError):  # it reads no more
         while piece := raw.read(PIECE):
@@ -237,7 +246,7 @@ class _Ended(io.RawIOBase):
         return made
 
 
-def tail(stream: IO[bytes], most: int, longest: int | None = None) -> tuple[bytes, int]:
+def tail(stream: Stream, most: int, longest: int | None = None) -> tuple[bytes, int]:
     """
     The last of a stream, whole lines, and how many bytes come before it.
 

@@ -176,6 +176,15 @@ def read_plain(
     return b"".join(pieces)
 
 
+def read_text(path: str | os.PathLike[str]) -> str:
+    """
+    All of a plain file as text, in which names may be any bytes.
+
+    :raises OSError: as of :func:`read_plain`.
+    """
+    return read_plain(path).decode("utf-8", "backslashreplace")
+
+
 class _Bounded(io.FileIO):
     """A file that ends in an error where a line is longer than it may be."""
 

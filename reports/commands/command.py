@@ -60,8 +60,8 @@ DECLARED = {
     "record": f"{HERE}.record_command:add_command",
     "doctor": f"{HERE}.command:add_doctor",
     "kernel": f"{HERE}.kernel_command:add_command",
-    "page-owner": f"{HERE}.page_owner_command:add_commands",
-    "watch": f"{HERE}.page_owner_command:add_commands",
+    "page-owner": f"{HERE}.page_owner_command:add_command",
+    "watch": f"{HERE}.page_owner_command:add_watch",
     "guard": "mmscope.reports.guard.options:add_command",
     "lake": "mmscope.reports.fleet.options:add_command",
     "mcp": f"{HERE}.mcp_command:add_command",
@@ -361,7 +361,7 @@ def add_compare(command: Command) -> None:
 
     sub = command(
         "compare",
-        run_compare,
+        f"{HERE}.compare_command:run",
         "compare bundles: mmscope compare A… -- B…",
         "Compare two bundles: what changed most; or two groups of hosts, a bundle each: medians "
         "and ranges of both. Several readings of one boot of a host count as one host, its "
@@ -439,22 +439,6 @@ def run_report(args: argparse.Namespace) -> int:
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
         echo(f"{args.output}: {args.output.stat().st_size:,} bytes")
     return say_faults(faults, args.verbose)
-
-
-def run_compare(args: argparse.Namespace) -> int:
-    from mmscope.reports.bundle.redact import wanted_names, write_map
-    from mmscope.reports.commands.compare_command import run
-
-    if args.bundles.count(VERSUS) != 1:
-        raise UsageError("give two sides: mmscope compare A… -- B…")
-    middle = args.bundles.index(VERSUS)
-    sides = args.bundles[:middle], args.bundles[middle + 1 :]
-    if not all(sides):
-        raise UsageError("a side has no bundle: mmscope compare A… -- B…")
-    names = wanted_names(args)
-    code = run(sides, args.format, args.output, names, args.mode, verbose=args.verbose)
-    write_map(names, args.redact_map)
-    return code
 
 
 if __name__ == "__main__":

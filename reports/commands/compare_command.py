@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mmscope compare``: two bundles, or two groups of hosts, held against each other."""
 
+import argparse
 import dataclasses
 import itertools
 import json
@@ -15,8 +16,9 @@ from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.terminal import AMOUNT, print_prose, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE
-from mmscope.reports.bundle.redact import Names, redacted
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError
+from mmscope.reports.bundle.redact import Names, redacted, wanted_names, write_map
+from mmscope.reports.commands.command import VERSUS
 from mmscope.reports.compare import groups_view
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
@@ -37,29 +39,24 @@ RECORDED_TITLE = "Recorded, by order and by caller"
 Tables = list[tuple[str, str, list[Column], list[list[Any]]]]
 
 
-def run(
-    named: tuple[Sequence[str], Sequence[str]],
-    form: str,
-    output: Path | None,
-    names: Names | None = None,
-    mode: int | None = None,
-    *,
-    verbose: bool = False,
-) -> int:
+def run(args: argparse.Namespace) -> int:
     """
     Compare the bundles of two sides; returns the exit code.
 
-    :param output: of one bundle a side, B's report with A as its baseline; else the groups' page.
-    :param names: what names are replaced by, in all bundles alike; None leaves them.
-    :param mode: of the output, as asked for.
-    :param verbose: with tracebacks.
+    :raises UsageError: these are not two sides.
     :raises BundleError: no bundle of a side can be read.
     """
-    if output is not None:
-        check_name(output)
-    pair = all(len(side) == 1 for side in named)
+    if args.bundles.count(VERSUS) != 1:
+        raise UsageError("give two sides: mmscope compare A… -- B…")
+    middle = args.bundles.index(VERSUS)
+    sides = args.bundles[:middle], args.bundles[middle + 1 :]
+    if not all(sides):
+        raise UsageError("a side has no bundle: mmscope compare A… -- B…")
+    names = wanted_names(args)
+    if args.output is not None:
+        check_name(args.output)
     errors: list[str] = []
-    opened = [(name, _opened(paths, errors)) for name, paths in zip("AB", named, strict=True)]
+    opened = [(name, _opened(paths, errors)) for name, paths in zip("AB", sides, strict=True)]
     for error in errors:
         echo(f"mmscope: {error}", file=sys.stderr)
     for name, bundles in opened:
@@ -73,12 +70,12 @@ def run(
     words = [note[:1].upper() + note[1:] + "." for note in notes]
     groups, parts = groups_of(hosts), parts_of(hosts)
     faults: list[Fault] = []
-    tables, same = _tables(groups, parts, hosts, form)
-    if pair:
+    tables, same = _tables(groups, parts, hosts, args.format)
+    if all(len(side) == 1 for side in sides):
         with redacted(every, names) as shown:
             before, after = shown
-            changes, dates = _changes(before, after, words, output, mode, form, faults)
-        if form == "table":
+            changes, dates = _changes(args, before, after, words, faults)
+        if args.format == "table":
             # One host a side is what the measures have; where the memory went comes first.
             tables = [
                 *changes,
@@ -91,12 +88,19 @@ def run(
     else:
         drawn = groups_view.view(hosts, groups, notes, parts)
         words.insert(0, drawn["sentence"])
-        if output is not None:
-            write(page("groups.html", view=drawn), output, mode)
-            words.append(f"{output}: {output.stat().st_size:,} bytes")
-    _print(tables, words, form)
-    _print_last(same, groups_view.lacks(groups, hosts), form)
-    return max(say_faults(faults, verbose), INCOMPLETE if errors else DONE)
+        if args.output is not None:
+            words.append(_written(page("groups.html", view=drawn), args))
+    _print(tables, words, args.format)
+    _print_last(same, groups_view.lacks(groups, hosts), args.format)
+    code = max(say_faults(faults, args.verbose), INCOMPLETE if errors else DONE)
+    write_map(names, args.redact_map)
+    return code
+
+
+def _written(html: str, args: argparse.Namespace) -> str:
+    """Write the page that is asked for; returns words about it."""
+    write(html, args.output, args.mode)
+    return f"{args.output}: {args.output.stat().st_size:,} bytes"
 
 
 def _tables(
@@ -148,25 +152,22 @@ def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:
 
 
 def _changes(
+    args: argparse.Namespace,
     before: Bundle,
     after: Bundle,
     words: list[str],
-    output: Path | None,
-    mode: int | None,
-    form: str,
     faults: list[Fault],
 ) -> tuple[Tables, tuple[str, str]]:
     """Tables of what changed most, and what a reader calls the two; write the report, if wanted."""
     verdicts = evaluate(before), evaluate(after)
-    comparison = compare(before, after, verdicts, draw=output is not None)
+    comparison = compare(before, after, verdicts, draw=args.output is not None)
     shown = view(comparison)
-    dates = comparison.relation.dates
+    dates, as_table = comparison.relation.dates, args.format == "table"
     # What a program asks for has the same name whenever it was read.
-    sides = dates if form == "table" else comparison.relation.sides
+    sides = dates if as_table else comparison.relation.sides
     words[:0] = [shown.sentence, *filter(None, [shown.ledger]), *comparison.relation.words]
-    if output is not None:
-        write(render(after, verdicts[1], comparison, faults=faults), output, mode)
-        words.append(f"{output}: {output.stat().st_size:,} bytes")
+    if args.output is not None:
+        words.append(_written(render(after, verdicts[1], comparison, faults=faults), args))
     findings = [
         [
             item.words,
@@ -179,7 +180,7 @@ def _changes(
     # How much the classes of memory grew, and who most of it is.
     ledger = [
         [
-            label(step.name) if form == "table" else step.name,
+            label(step.name) if as_table else step.name,
             display.size(step.before),
             display.size(step.after),
             display.signed_size(step.difference),
@@ -190,9 +191,9 @@ def _changes(
     ]
     tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
     amounts = _amounts(*sides, "difference")
-    other = "other side" if form == "table" else "other_side"
+    other = "other side" if as_table else "other_side"
     described = _texts("change", "severity", "title", other)
-    if form == "table" and not any(row[-1] for row in findings):
+    if as_table and not any(row[-1] for row in findings):
         described, findings = described[:-1], [row[:-1] for row in findings]
     changes: Tables = [
         (

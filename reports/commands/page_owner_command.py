@@ -29,8 +29,8 @@ from mmscope.reports.watch import page_owner
 DEBUGFS = "/sys/kernel/debug"
 
 
-def add_commands(command: Command) -> None:
-    """Declare ``page-owner`` and ``watch``."""
+def add_command(command: Command) -> None:
+    """Declare ``page-owner``."""
     sub = command(
         "page-owner",
         run_page_owner,
@@ -61,6 +61,9 @@ def add_commands(command: Command) -> None:
     add_output_options(sub)
     add_selection_options(sub)
 
+
+def add_watch(command: Command) -> None:
+    """Declare ``watch``."""
     sub = command(
         "watch",
         "mmscope.reports.watch.watch:run",

@@ -313,7 +313,7 @@ def _folded(
     fold = Fold(recipe, split, known, idle=args.keep_idle, profiler=args.keep_profiler)
     reading = Reading(on_fork=fold.fork)
     with ExitStack() as stack:
-        kept: IO[bytes] | None = None
+        kept: gzip.GzipFile | None = None
         if args.keep is not None and not args.input:
             kept = stack.enter_context(_gzip_writer(args.keep / KEPT, mode_of_file(args.mode)))
             kept.write(f"{MADE_BY}{json.dumps(making.as_json(counted))}\n".encode())
@@ -400,20 +400,20 @@ def _share_in_split(fold: Fold, name: str) -> float:
 
 
 @contextmanager
-def _gzip_writer(path: Path, mode: int) -> Iterator[IO[bytes]]:
+def _gzip_writer(path: Path, mode: int) -> Iterator[gzip.GzipFile]:
     """A gzip file to write, its owner's alone until it has its mode."""
     check_output(path)
     kept = os.O_NOFOLLOW | os.O_NONBLOCK
     with open(path, "wb", opener=lambda name, flags: os.open(name, flags | kept, 0o600)) as raw:
         os.fchmod(raw.fileno(), mode)
         with gzip.GzipFile(KEPT, "wb", 3, raw) as packed:
-            yield cast(IO[bytes], packed)
+            yield packed
 
 
 class _Tee:
     """A stream that is written to a file as it is read."""
 
-    def __init__(self, stream: IO[bytes], copy: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], copy: gzip.GzipFile) -> None:
         self.stream, self.copy = stream, copy
 
     def read(self, size: int) -> bytes:

@@ -290,37 +290,7 @@ def lines_of(answer: Answer) -> Iterator[str]:
     """
     from mmscope.reports.findings.verdict import HARM_WORDS
 
-    read = "; ".join(answer.read)
-    if len(answer.read) > 1:
-        read = f"{plural(len(answer.read), 'thing')}: {read}"
-    # That there is trouble, and what it is, are two lines.
-    judged = f"{answer.verdict} ({answer.severity}). {answer.rests_on.split('. ')[0]}."
-    if not answer.cause:
-        told = answer.short.lower().startswith(answer.verdict)
-        judged = (
-            answer.short
-            if told
-            else f"{answer.verdict}: {answer.short[:1].lower()}{answer.short[1:]}"
-        )
-    named = answer.owner.lower() in answer.cause.lower()
-    said = {
-        "read": read,
-        "verdict": f"{judged[:1].upper()}{judged[1:]}",
-        "notice": answer.notice,
-        "memory": answer.memory,
-        "cause": answer.cause,
-        "owner": "" if named else answer.owner,
-        "harm": answer.harm,
-        "since": answer.since,
-        "unknown": re.sub(
-            r"(^|; )(1|[\d,]+)( needs? )",
-            lambda m: f"{m[1]}{m[2]} check{'s' * (m[2] != '1')}{m[3]}",
-            "; ".join(each for each in answer.unknown if not _told(each, answer)).replace(
-                " ('mmscope record')", ""
-            ),
-        ),
-        "next": answer.next.rstrip("."),
-    }
+    said = _said(answer)
     wrapped = {label: _wrapped(words) for label, words in said.items() if words}
     # A command that would be broken gets a line of its own, from which it is copied whole.
     command = answer.next_command
@@ -354,6 +324,38 @@ def lines_of(answer: Answer) -> Iterator[str]:
     yield f"{'run':{LABEL}}{visible(answer.command)}"
     if alone and answer.bundle:
         yield f"{'bundle':{LABEL}}{visible(answer.bundle)}"
+
+
+def _said(answer: Answer) -> dict[str, str]:
+    """The words of each line, by its label, in their order; none where there is nothing to say."""
+    read = "; ".join(answer.read)
+    if len(answer.read) > 1:
+        read = f"{plural(len(answer.read), 'thing')}: {read}"
+    if answer.cause:
+        # That there is trouble, and what it is, are two lines.
+        judged = f"{answer.verdict} ({answer.severity}). {answer.rests_on.split('. ')[0]}."
+    elif answer.short.lower().startswith(answer.verdict):
+        judged = answer.short
+    else:
+        judged = f"{answer.verdict}: {answer.short[:1].lower()}{answer.short[1:]}"
+    unknown = "; ".join(each for each in answer.unknown if not _told(each, answer))
+    named = answer.owner.lower() in answer.cause.lower()
+    return {
+        "read": read,
+        "verdict": f"{judged[:1].upper()}{judged[1:]}",
+        "notice": answer.notice,
+        "memory": answer.memory,
+        "cause": answer.cause,
+        "owner": "" if named else answer.owner,
+        "harm": answer.harm,
+        "since": answer.since,
+        "unknown": re.sub(
+            r"(^|; )(1|[\d,]+)( needs? )",
+            lambda m: f"{m[1]}{m[2]} check{'s' * (m[2] != '1')}{m[3]}",
+            unknown.replace(" ('mmscope record')", ""),
+        ),
+        "next": answer.next.rstrip("."),
+    }
 
 
 def _told(unknown: str, answer: Answer) -> bool:

@@ -27,7 +27,7 @@ from mmscope.reports.fleet.fleet import (
 )
 from mmscope.reports.fleet.owners import owners, sentence, several
 from mmscope.reports.lake.batch import MEMORY
-from mmscope.reports.lake.catalog import Catalog, Taken, read_catalog
+from mmscope.reports.lake.catalog import Catalog, Taken, by_host, read_catalog
 from mmscope.reports.lake.layout import OURS, File, whole_of
 
 MOST_SAID = 20
@@ -259,10 +259,7 @@ def labels_of(bundle: Taken) -> str:
 
 
 def _hosts(catalog: Catalog) -> Iterator[tuple[Any, ...]]:
-    by_host: dict[str, list[Taken]] = {}
-    for bundle in catalog.bundles:
-        by_host.setdefault(bundle.host, []).append(bundle)
-    for host, bundles in sorted(by_host.items()):
+    for host, bundles in sorted(by_host(catalog.bundles).items()):
         first, last = bundles[0], bundles[-1]
         rows = sum(bundle.rows for bundle in bundles)
         times = when(first.at), when(last.at)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.findings.question import Question
 from mmscope.reports.lake.asking import Answer
-from mmscope.reports.lake.catalog import Taken, boots_of
+from mmscope.reports.lake.catalog import Taken, boots_of, by_host
 
 LEDGER, OF_PAGES = "memory_ledger", "ledger_checks"
 FREE = "free"
@@ -71,14 +71,11 @@ def ledger_pairs(bundles: Sequence[Taken]) -> list[tuple[int, int]]:
 
     :param bundles: in the order in which they were taken. :returns: numbers of them.
     """
-    by_host: dict[str, list[Taken]] = {}
-    for bundle in bundles:
-        # One that was filed under the day on which it was added has no time of its own.
-        if LEDGER in bundle.counts and not bundle.note:
-            by_host.setdefault(bundle.host, []).append(bundle)
+    # One that was filed under the day on which it was added has no time of its own.
+    timed = [bundle for bundle in bundles if LEDGER in bundle.counts and not bundle.note]
     number_of = {bundle.id: number for number, bundle in enumerate(bundles)}
     pairs = []
-    for readings in by_host.values():
+    for readings in by_host(timed).values():
         for _, of_boot in reversed(boots_of(readings)):
             last = max(of_boot, key=lambda bundle: bundle.at)
             alike = [b for b in of_boot if (OF_PAGES in b.counts) == (OF_PAGES in last.counts)]

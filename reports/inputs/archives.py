@@ -28,11 +28,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import IO, cast
 
 from mmscope.drgn.sections.files import MOST_OF_LOG
 from mmscope.drgn.tables.display import plural, size
-from mmscope.drgn.text.packed import JOURNAL, PACKED, PackedError, tail, unpacked
+from mmscope.drgn.text.packed import JOURNAL, PACKED, PackedError, Stream, tail, unpacked
 from mmscope.drgn.text.plain_file import MAX_TEXT_BYTES
 from mmscope.reports.inputs.recognise import (
     HEAD_BYTES,
@@ -128,7 +127,7 @@ def clean_name(name: str) -> str | None:
 class _Counted(io.RawIOBase):
     """A stream of what is unpacked, which ends in an error at its bound."""
 
-    def __init__(self, stream: IO[bytes], bounds: "_Reader") -> None:
+    def __init__(self, stream: Stream, bounds: "_Reader") -> None:
         self._stream, self._bounds = stream, bounds
 
     def readable(self) -> bool:
@@ -161,7 +160,7 @@ class _Reader:
         if time.monotonic() > self.until:
             raise _Full(f"it takes more than {MOST_SECONDS:g} s")
 
-    def archive(self, stream: IO[bytes], kind: str, depth: int, before: str) -> None:
+    def archive(self, stream: Stream, kind: str, depth: int, before: str) -> None:
         """Read an archive; its members' names begin with *before*."""
         members = _zip_members(stream) if kind == ZIP else _tar_members(stream)
         for member, content in members:
@@ -178,7 +177,7 @@ class _Reader:
                 self.encrypted += 1
             elif kind == ZIP:
                 try:
-                    self.file(name, member, cast(IO[bytes], _Counted(content, self)), depth)
+                    self.file(name, member, _Counted(content, self), depth)
                 except ZIP_DAMAGE as error:
                     self.notes.append(f"{name}: is damaged: {error}")
             else:
@@ -194,7 +193,7 @@ class _Reader:
         else:
             self.refused += 1
 
-    def file(self, name: str, member: Member, content: IO[bytes], depth: int) -> None:
+    def file(self, name: str, member: Member, content: Stream, depth: int) -> None:
         """Keep a file if it is of use."""
         match = IN_TREE.search(name)
         if match and not NOT_KEPT.match(match["path"]):
@@ -215,20 +214,20 @@ class _Reader:
         if head.startswith(PACKED) or kind.name in (TAR, ZIP):
             self.nested(name, member, head, content, depth)
         else:
-            self.alone(name, member, kind, cast(IO[bytes], _Joined(head, content)))
+            self.alone(name, member, kind, _Joined(head, content))
 
-    def text(self, content: IO[bytes], *, is_log: bool) -> tuple[bytes, int]:
+    def text(self, content: Stream, *, is_log: bool) -> tuple[bytes, int]:
         """A file of a tree, of a journal what it has of the kernel; and what comes before it."""
         if not is_log:
             return tail(content, MAX_TEXT_BYTES)
         head = content.read(len(JOURNAL))
-        whole = cast(IO[bytes], _Joined(head, content))
+        whole = _Joined(head, content)
         if head != JOURNAL:
             return tail(whole, MOST_OF_LOG)
         with unpacked(whole, head) as stream:
-            return tail(cast(IO[bytes], _Counted(stream, self)), MOST_OF_LOG)
+            return tail(_Counted(stream, self), MOST_OF_LOG)
 
-    def alone(self, name: str, member: Member, kind: Kind, content: IO[bytes]) -> None:
+    def alone(self, name: str, member: Member, kind: Kind, content: Stream) -> None:
         """Keep a file that is no part of a tree, if it is recognised."""
         if kind.name == UNKNOWN:
             return
@@ -254,19 +253,17 @@ class _Reader:
         if self.bytes_kept > MOST_KEPT:
             raise _Full(f"what is of use in it has more than {MOST_KEPT >> 20} MiB")
 
-    def nested(
-        self, name: str, member: Member, head: bytes, content: IO[bytes], depth: int
-    ) -> None:
+    def nested(self, name: str, member: Member, head: bytes, content: Stream, depth: int) -> None:
         """Read an archive, or a packed file, in the archive."""
         if depth >= MOST_NESTED:
             self.notes.append(f"{name}: an archive in {depth} others, not read")
             return
-        raw = cast(IO[bytes], _Joined(head, content))
+        raw = _Joined(head, content)
         try:
             with unpacked(raw, head) as stream:
-                counted = cast(IO[bytes], _Counted(stream, self))
+                counted = _Counted(stream, self)
                 first = counted.read(HEAD_BYTES)
-                whole = cast(IO[bytes], _Joined(first, counted))
+                whole = _Joined(first, counted)
                 kind = recognise(first)
                 if kind.name in (TAR, ZIP) and len(self.inner) < MOST_LONE:
                     self.inner.append(f"{name}/")
@@ -350,7 +347,7 @@ def _root(name: str) -> str:
 class _Joined(io.RawIOBase):
     """A stream of which the beginning was read already."""
 
-    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+    def __init__(self, head: bytes, rest: Stream) -> None:
         self._head, self._rest = head, rest
 
     def readable(self) -> bool:
@@ -364,7 +361,7 @@ class _Joined(io.RawIOBase):
         return self._rest.read(size)
 
 
-def read_archive(raw: IO[bytes], head: bytes) -> Unpacked:
+def read_archive(raw: Stream, head: bytes) -> Unpacked:
     """
     Read an archive as far as it goes.
 
@@ -375,7 +372,7 @@ def read_archive(raw: IO[bytes], head: bytes) -> Unpacked:
     reader, ended = _Reader(), None
     try:
         with unpacked(raw, head) as stream:
-            counted = cast(IO[bytes], _Counted(stream, reader))
+            counted = _Counted(stream, reader)
             if head.startswith(b"PK\3\4"):
                 reader.archive(raw, ZIP, 1, "")
             else:
@@ -394,7 +391,7 @@ def read_archive(raw: IO[bytes], head: bytes) -> Unpacked:
 # tar
 
 
-def _exactly(stream: IO[bytes], size: int) -> bytes:
+def _exactly(stream: Stream, size: int) -> bytes:
     pieces = []
     while size and (piece := stream.read(min(size, PIECE))):
         pieces.append(piece)
@@ -405,7 +402,7 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 class _Content(io.RawIOBase):
     """So many bytes of a stream."""
 
-    def __init__(self, stream: IO[bytes], size: int) -> None:
+    def __init__(self, stream: Stream, size: int) -> None:
         self._stream, self.left = stream, size
 
     def readable(self) -> bool:
@@ -457,7 +454,7 @@ def _pax(records: bytes) -> dict[bytes, bytes]:
     return found
 
 
-def _tar_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]:
+def _tar_members(stream: Stream) -> Iterator[tuple[Member, Stream | None]]:
     """
     The members of a tar, in its order; the content of one is read before the next.
 
@@ -500,7 +497,7 @@ def _tar_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]
         # Others than regular files have no content, or one that is not read.
         content = _Content(stream, size)
         if kind in (b"0", b"\0", b"7"):
-            yield member, cast(IO[bytes], content)
+            yield member, content
         content.skip()
         _exactly(stream, -size % BLOCK)
 
@@ -508,7 +505,7 @@ def _tar_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]
 # zip
 
 
-def _directory(stream: IO[bytes]) -> int:
+def _directory(stream: Stream) -> int:
     """
     Bytes of a zip's directory, as its end says; a zip64's says so in a record of its own, which
     ``zipfile`` believes.
@@ -527,7 +524,7 @@ def _directory(stream: IO[bytes]) -> int:
     return int(directory)
 
 
-def _zip_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]:
+def _zip_members(stream: Stream) -> Iterator[tuple[Member, Stream | None]]:
     """
     The members of a zip; one that is encrypted has no content.
 

@@ -9,7 +9,6 @@ and the rest goes on.
 
 import contextlib
 import errno
-import io
 import itertools
 import os
 import re
@@ -30,7 +29,7 @@ from mmscope.drgn.sections.files import MOST_OF_LOG, Files
 from mmscope.drgn.sections.given_files import GivenFiles
 from mmscope.drgn.tables.display import plural, size
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.packed import JOURNAL, PACKED, UTF_16, PackedError, tail, unpacked
+from mmscope.drgn.text.packed import JOURNAL, PACKED, UTF_16, PackedError, Stream, tail, unpacked
 from mmscope.drgn.text.plain_file import open_plain
 from mmscope.drgn.text.text_source import SUBSTITUTED
 from mmscope.perf.perf_record import PERF_DATA as RECORDINGS
@@ -213,7 +212,7 @@ def _opened(given: Given, path: str, name: str) -> Iterator[tuple[IO[bytes], str
         yield _kept(given, pipe, name, MOST_PIPED)
 
 
-def _kept(given: Given, stream: IO[bytes], name: str, most: int) -> tuple[IO[bytes], str]:
+def _kept(given: Given, stream: Stream, name: str, most: int) -> tuple[IO[bytes], str]:
     """A stream as a file without a name, and the path by which others open it."""
     nameless = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     kept = given.open_files.enter_context(os.fdopen(nameless, "w+b"))
@@ -309,7 +308,7 @@ def _how(head: bytes) -> str:
     return "in UTF-16" if head.startswith(tuple(UTF_16)) else "compressed"
 
 
-def _text(given: Given, kind: Kind, stream: IO[bytes], name: str) -> None:
+def _text(given: Given, kind: Kind, stream: Stream, name: str) -> None:
     """Take a log, or a file of /proc, as a text of the tree."""
     data, before = tail(stream, MOST_OF_LOG if kind.name == LOG else MOST_OF_TEXT)
     if before and kind.name != LOG:
@@ -430,6 +429,6 @@ def _archive(given: Given, found: Unpacked, name: str) -> None:
 def _in_memory(data: bytes) -> IO[bytes]:
     """A file that is nowhere on a disk, for what opens files by their names."""
     made = os.fdopen(os.memfd_create("mmscope"), "w+b")
-    shutil.copyfileobj(io.BytesIO(data), made)
+    made.write(data)
     made.seek(0)
     return made

@@ -263,12 +263,9 @@ def _reasons(text: str) -> dict[str, str]:
 
 def _named_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]]]:
     """Name machines of one name by their boots too; and say which they are."""
-    by_host: dict[str, list[Taken]] = {}
-    for bundle in bundles:
-        by_host.setdefault(bundle.host, []).append(bundle)
     names: dict[str, str] = {}
     said: list[tuple[str, str]] = []
-    for host, readings in by_host.items():
+    for host, readings in by_host(bundles).items():
         boots = boots_of(readings)
         # Of one machine no boot is read after the next one has begun.
         if all(
@@ -284,6 +281,14 @@ def _named_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str
         line = f"{host}: {len(new)} machines have this name, or a clock was set: they are asked as "
         said.append((new[0], line + ", ".join(new)))
     return [dataclasses.replace(b, host=names.get(b.id, b.host)) for b in bundles], said
+
+
+def by_host(bundles: Iterable[Taken]) -> dict[str, list[Taken]]:
+    """The bundles of each host, in their order."""
+    found: dict[str, list[Taken]] = {}
+    for bundle in bundles:
+        found.setdefault(bundle.host, []).append(bundle)
+    return found
 
 
 def boots_of(readings: Iterable[Taken]) -> list[tuple[float, list[Taken]]]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from mmscope.drgn.text.packed import PACKED, PIECE, PackedError, unpacked
+from mmscope.drgn.text.packed import PACKED, PIECE, PackedError, Stream, unpacked
 from mmscope.drgn.text.plain_file import open_plain
 from mmscope.drgn.text.text_source import MAX_UNPACKED_BYTES, TOO_LARGE
 from mmscope.perf import perf_events, perf_record
@@ -48,7 +48,7 @@ def _unpacked(file: Path) -> Iterator[io.BufferedReader]:
 class _Unpacked(io.RawIOBase):
     """Unpacked bytes, as far as their bound."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream, self._left = stream, MAX_UNPACKED_BYTES
 
     def readable(self) -> bool:

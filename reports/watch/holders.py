@@ -40,7 +40,7 @@ from mmscope.drgn.processes.socket_memory import socket_memory
 from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.sections.prices import is_live, why_left_out
 from mmscope.drgn.text.kernel_text import whole_lines
-from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.plain_file import read_text
 from mmscope.drgn.text.proc_text import parse_segments
 
 SHARE, IN_HASTE = 0.01, 0.1  # of a CPU
@@ -186,7 +186,7 @@ class Holders:
         self._named |= {(kind, key) for key in (named | before) & found.keys()}
 
     def _text(self, path: str) -> str:
-        return read_plain(os.path.join(self._root, path)).decode("utf-8", "backslashreplace")
+        return read_text(os.path.join(self._root, path))
 
     def _list(self, path: str) -> list[str]:
         if self._careful and (why := why_left_out(self._root, path)):

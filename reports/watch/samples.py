@@ -25,7 +25,7 @@ from typing import Any
 from mmscope.drgn.sections.prices import is_live, why_left_out
 from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
 from mmscope.drgn.text.meminfo import KSTATS, MEMINFO_LINES, arc_bytes, beside_meminfo
-from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.plain_file import read_plain, read_text
 from mmscope.drgn.text.proc_text import (
     parse_buddyinfo,
     parse_pagetypeinfo,
@@ -162,7 +162,7 @@ class Sampler:
     def _text(self, path: str) -> str:
         full = os.path.join(self.root, path)
         try:
-            return read_plain(full).decode("utf-8", "backslashreplace")
+            return read_text(full)
         except OSError as error:
             # Reading may fail where opening did not (PSI that is off), and then has no name.
             raise OSError(error.errno, error.strerror, full) from None
@@ -367,8 +367,7 @@ def host_target(root: str, page_size: int, total_pages: int | None = None) -> di
     kernel = os.uname()
     if total_pages is None:
         with contextlib.suppress(OSError, ValueError):
-            text = read_plain(f"{root}/proc/zoneinfo").decode("utf-8", "backslashreplace")
-            zones = parse_zoneinfo(text)
+            zones = parse_zoneinfo(read_text(f"{root}/proc/zoneinfo"))
             total_pages = sum(zone.fields["present"] for zone in zones) or None
     return {
         "kind": "live",

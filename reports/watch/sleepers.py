@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmscope.drgn.text.asleep import STATE, VSIZE, Clocks, words
-from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.plain_file import read_text
 from mmscope.reports.watch.holders import Budget
 
 SHARE, WHILE_ASLEEP = 0.005, 0.02  # of a CPU
@@ -55,7 +55,7 @@ class Sleepers:
     def _loaded(self) -> bool:
         """Tell if the load of the last minute is more than the tasks that run or could."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            load, _, _, tasks, *_ = _text(os.path.join(self._proc, "loadavg")).split()
+            load, _, _, tasks, *_ = read_text(os.path.join(self._proc, "loadavg")).split()
             return float(load) >= int(tasks.partition("/")[0]) + LOAD
         return False
 
@@ -98,15 +98,12 @@ class Sleepers:
 
     def _task(self, process: str, task: str) -> tuple[str, int, str] | None:
         here = os.path.join(process, "task", task)
-        said = words(_text(f"{here}/stat"))
+        said = words(read_text(f"{here}/stat"))
         if len(said) <= VSIZE or said[STATE] != "D" or said[VSIZE] == "0":
             return None
-        switches = sum(map(int, _SWITCHES.findall(_text(f"{here}/status"))))
+        switches = sum(map(int, _SWITCHES.findall(read_text(f"{here}/status"))))
         where = ""
         with contextlib.suppress(OSError):
-            where = _text(f"{here}/wchan")
-        return _text(f"{process}/comm").rstrip("\n"), switches, "" if where == "0" else where[:64]
-
-
-def _text(path: str) -> str:
-    return read_plain(path).decode("utf-8", "backslashreplace")
+            where = read_text(f"{here}/wchan")
+        comm = read_text(f"{process}/comm").rstrip("\n")
+        return comm, switches, "" if where == "0" else where[:64]

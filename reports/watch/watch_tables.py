@@ -104,6 +104,11 @@ class Log:
             if _is_sample(line):
                 yield round(float(line["mono"] - self.first["mono"]), 3), line
 
+    def all_read(self) -> Iterator[Sample]:
+        """Every sample, and what was read after the last."""
+        yield from (sample for _, sample in self)
+        yield self.end
+
     @property
     def seconds(self) -> float:
         """From the first sample to the last."""
@@ -340,7 +345,7 @@ def holders(log: Log) -> list[WatchHolder]:
     """Holders of memory: of each kind :data:`MOST_HOLDERS`, and all that met a limit."""
     rows: dict[tuple[Any, ...], WatchHolder] = {}
     begin = float(log.first["mono"])
-    for sample in (*(sample for _, sample in log), log.end):
+    for sample in log.all_read():
         for kind, name, pid, size, first, more in sample.get("holders", ()):
             known = rows.get((kind, name, pid)) or WatchHolder(
                 kind, name, pid, first, first, first, 0.0, False, *[None] * 18
@@ -385,7 +390,7 @@ def holder_series(log: Log, held: list[WatchHolder]) -> list[HolderLevel]:
     begin = float(log.first["mono"])
     starts: dict[str, float] = {}  # a kind's first reading
     series: dict[tuple[Any, ...], dict[float, int]] = {}
-    for sample in (*(sample for _, sample in log), log.end):
+    for sample in log.all_read():
         for kind, name, pid, size, first, _ in sample.get("holders", ()):
             at = round(sample["holders_at"] - begin, 3)
             start = starts.setdefault(kind, at)
@@ -409,7 +414,7 @@ def sleepers(log: Log) -> list[WatchSleeper]:
     """Tasks that slept :data:`LONG` or longer; of each the longest sleep."""
     rows: dict[tuple[int, int], WatchSleeper] = {}
     begin = float(log.first["mono"])
-    for sample in (*(sample for _, sample in log), log.end):
+    for sample in log.all_read():
         for pid, name, task, since, where in sample.get("sleepers", ()):
             seconds = round(sample["sleepers_at"] - since, 3)
             known = rows.get((pid, task))

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -361,6 +362,17 @@ def test_a_log_of_nonsense_is_refused_in_a_line(tmp_path: Path, host: Path) -> N
     result = watch(tmp_path, "--recover")
     assert result.returncode == 3 and f"{NAME}: damaged: TypeError" in result.stderr
     assert "tries again" in result.stderr and not (tmp_path / "b").exists()
+
+
+def test_a_log_is_not_held_in_memory(host: Path, tmp_path: Path) -> None:
+    log = sampled(host, tmp_path / "s", [lambda: None] * 200)
+    tracemalloc.start()
+    try:
+        watch_tables.holder_series(log, watch_tables.holders(log))
+        watch_tables.sleepers(log)
+        assert tracemalloc.get_traced_memory()[1] < log.path.stat().st_size / 4
+    finally:
+        tracemalloc.stop()
 
 
 def test_thinning_keeps_the_log_below_its_limit(host: Path, tmp_path: Path) -> None:
