@@ -24,7 +24,6 @@ from array import array
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -47,6 +46,7 @@ from mmscope.drgn.opening import NoDebugInfoError
 from mmscope.drgn.opening.name_index import NameIndex
 
 MAGIC = 0xEB9F
+UNSURE = "BTF is damaged, or "
 NO_MODULE_TYPES = "the kernel keeps no types of modules (CONFIG_DEBUG_INFO_BTF_MODULES, since 5.11)"
 # enum of BTF_KIND_*, include/uapi/linux/btf.h
 INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC = range(1, 13)
@@ -82,6 +82,8 @@ MADE_OF_A_TYPE = (PTR, TYPEDEF, *QUALIFIERS, FUNC_PROTO, VAR, TYPE_TAG)
 TYPES = [kind for kind in range(128) if kind not in (FUNC, VAR, DATASEC, DECL_TAG)]
 # "bpf: Extend BTF UAPI vlen, kinds to use unused bits" (f7a6b9eaff3e); these bits were 0 before.
 KIND, VLEN = np.uint32(0x7F), np.uint32(0xFF_FFFF)
+# Of a member's word, in a struct with bit fields.
+MEMBER_OFFSET = np.uint32(0xFF_FFFF)
 PER_CPU = ".data..percpu"  # a section
 UNKNOWN = np.uint32(1 << 31)  # words: beyond the end of any blob
 INT_SIGNED, INT_BOOL = 1, 4
@@ -93,19 +95,8 @@ LETTERS[list(b"\0 .()_" + string.ascii_letters.encode() + string.digits.encode()
 COMPARED_BYTES, MOST_MISPLACED = 32, 0.001
 # Larger than any alignment that a struct asks for: that of a page of the largest size.
 MOST_ALIGNED = 1 << 16
-# Have bit fields without names, of which BTF has nothing: include/uapi/linux (timex.h, ioam6.h),
-# drivers/scsi/BusLogic.h, and amdgpu's and nouveau's.
-WITH_MORE = frozenset(
-    {"__kernel_timex", "ioam6_hdr", "blogic_autoscsi", "blogic_ccb", "blogic_inbox"}
-    | {"blogic_outbox", "dmub_cursor_offload_pipe_data_dcn30_v1", "crcc37d_entry"}
-)
-# A last value that is less far from where its enum counts may be meant.
-FAR = 64
-# One bit from where they would be if their enum counted (of mlx5, cxgb4, ceph, i915, als4000).
-UNCOUNTED = frozenset(
-    {"MLX5_ATOMIC_MODE_OFFSET", "FW_PARAMS_PARAM_PFVF_RQ_START", "CEPH_MDS_OP_LSSNAP"}
-    | {"HDCP_DDI_A", "ALS4K_IOB_16_ACK_FOR_CR1E"}
-)
+# A value that is less far from where its enum counts may be meant; of so few others any.
+FAR, FEW = 64, 5
 
 # Of a whole kernel's, the largest known are about a tenth of these.
 LIMITS = {
@@ -157,6 +148,7 @@ class Btf:
         if not module:
             self._check_records()
             self._check_names()
+            self._check_order()
         self._built: dict[int, Type] = {}
         self._bits: dict[int, int] = {}
         self._building: list[int] = []
@@ -227,6 +219,24 @@ class Btf:
         if 0 < len(misplaced) <= MOST_MISPLACED * len(ordered):
             name = ordered[misplaced[0]].decode("ascii", "backslashreplace")
             raise _damaged(f"types are sorted by their names, but for those around {name}")
+
+    def _check_order(self) -> None:
+        """
+        Find a member that is not behind the one before it. Where the layout of structs is random
+        (CONFIG_RANDSTRUCT) many may be.
+
+        :raises NoDebugInfoError: there is one, among thousands that are.
+        """
+        structs = np.flatnonzero(self._kinds == STRUCT)
+        lengths = (self._info[structs] & VLEN).astype(np.int64)
+        struct = np.repeat(structs, lengths)
+        within = np.arange(len(struct)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        offsets = self._words[self._starts[struct].astype(np.int64) + 5 + 3 * within]
+        offsets = np.where(self._info[struct] >> 31, offsets & MEMBER_OFFSET, offsets)
+        back = np.flatnonzero((offsets[1:] < offsets[:-1]) & (struct[1:] == struct[:-1]))
+        if 0 < len(back) <= MOST_MISPLACED * len(offsets):
+            name = self._name(int(self._name_offsets[struct[back[0]]])) or "a struct"
+            raise _damaged(f"members ascend, but not those of {name}")
 
     @property
     def count(self) -> int:
@@ -509,8 +519,11 @@ class Btf:
             for offset, value in zip(values[:, 0].tolist(), bits.tolist(), strict=True)
         ]
         wrong = _miscounted(bits)
-        if wrong is not None and enumerators[wrong].name not in UNCOUNTED:
-            raise _damaged(f"{enumerators[wrong].name} is one bit from what those beside it count")
+        if wrong is not None:
+            raise NoDebugInfoError(
+                f"{enumerators[wrong].name} is one bit from what those beside it count: {UNSURE}"
+                "it is meant so"
+            )
         names = {1: "char", 2: "short", 4: "int", 8: "long"}
         compatible = self.prog.int_type(
             f"{'' if signed else 'unsigned '}{names[size]}", size, signed
@@ -525,41 +538,68 @@ class Btf:
             raise _damaged(f"type {number} has {size:,} bytes")
         if self._flattened_members(number) > LIMITS["flattened"]:
             raise _damaged(f"type {number} has too many members")
-        self._check_places(number, size)
+        beside_a_gap = self._check_places(number, size)
         members = [
-            TypeMember(self._later(type_number, bits), name, offset)
-            for name, type_number, offset, bits in self._members(number)
+            TypeMember(
+                self._unsure(number, name) if at in beside_a_gap else self._later(of, bits),
+                name,
+                offset,
+            )
+            for at, (name, of, offset, bits) in enumerate(self._members(number))
         ]
         name = self._name(int(self._name_offsets[number]))
         make = self.prog.struct_type if self._kinds[number] == STRUCT else self.prog.union_type
         return make(name, size, members)
 
-    def _check_places(self, number: int, size: int) -> None:
+    def _check_places(self, number: int, size: int) -> set[int]:
         """
         Find members that C does not lay out so: beyond the end of their struct, in another member,
-        in a part of a byte, or farther from the last than an alignment puts them; and a size that
-        is larger than an alignment makes it.
+        or in a part of a byte.
 
-        :raises NoDebugInfoError: there is one.
+        :return: those beside a gap that no alignment makes, by their place in the record. One of
+            the two is damaged, or bit fields without names are between them, which BTF leaves out.
+        :raises NoDebugInfoError: there is one; or no alignment makes the struct so large.
         """
+        beside_a_gap = set[int]()
         end = largest = 0
         alignment, of_union = 1, self._kinds[number] == UNION
         name = self._name(int(self._name_offsets[number])) or "a struct"
-        tight = name not in WITH_MORE
-        for member, type_number, offset, bits in sorted(self._members(number), key=itemgetter(2)):
+        before = None
+        members = list(self._members(number))
+        order = np.argsort([offset for *_, offset, _ in members], kind="stable")
+        for at in order.tolist():
+            member, type_number, offset, bits = members[at]
             last = offset + (bits or self._bits_of(type_number))
-            asked = 1 if bits or not tight else _alignment(end, offset)
             if (
                 last > 8 * size
                 or offset < end
-                or (not bits and (offset % 8 or not asked))
+                or (not bits and offset % 8)
                 or (of_union and offset)
             ):
                 raise _damaged(f"{member or 'a member'} of {name} lies where it does not fit")
-            alignment = max(alignment, asked)
+            asked = 1 if bits else _alignment(end, offset)
+            if not asked:
+                beside_a_gap |= {at} if before is None else {before, at}
+            alignment, before = max(alignment, asked), at
             end, largest = (0, max(largest, last)) if of_union else (last, last)
-        if largest and tight and (size % alignment or not _alignment(largest, 8 * size)):
-            raise _damaged(f"{name} has {size:,} bytes, which its members do not have")
+        if largest and (size % alignment or not _alignment(largest, 8 * size)):
+            raise NoDebugInfoError(
+                f"{name} has {size:,} bytes, which its members do not have: {UNSURE}bit fields "
+                "without names are at its end"
+            )
+        return beside_a_gap
+
+    def _unsure(self, number: int, member: str | None) -> Callable[[], Any]:
+        """The type of a member beside a gap: an error, when it is looked at."""
+        name = self._name(int(self._name_offsets[number])) or "a struct"
+
+        def look() -> Any:
+            raise NoDebugInfoError(
+                f"beside {member or 'a member'} of {name} is a gap that no alignment makes: "
+                f"{UNSURE}bit fields without names are there"
+            )
+
+        return look
 
     def _bits_of(self, number: int, depth: int = 0) -> int:
         """
@@ -728,7 +768,8 @@ def _miscounted(values: NDArray[Any]) -> int | None:
     """
     The first value that is one bit from its place: those beside it count as if it were there. One
     that repeats another's is left out, as such names stand between, but where three on each side
-    count; so is the last but where all before it count, and it is far off.
+    count; so is the last but where all before it count, and it is far off. One that is far beyond
+    all others, which are every number between two, was one of them.
     """
     if at := _one_bit_off(values, 3):  # not 0: names of the first value repeat another's
         return at
@@ -739,7 +780,27 @@ def _miscounted(values: NDArray[Any]) -> int | None:
     last = len(once) - 1
     far = (int(values[once[last]]) ^ last) if last >= 3 else 0
     counted = far >= FAR and np.array_equal(values[once[:last]], np.arange(last))
-    return int(once[last]) if counted and far & (far - 1) == 0 else None
+    return int(once[last]) if counted and far & (far - 1) == 0 else _far_beyond(values.tolist())
+
+
+def _far_beyond(values: list[int]) -> int | None:
+    """
+    The largest value, but for the last, that is one bit from one of the others, of which there is
+    each between the least and the largest.
+    """
+    others = sorted(set(values))
+    largest = others.pop() if others else 0
+    at = values.index(largest) if others else 0
+    if (
+        len(others) < FEW
+        or others[-1] - others[0] != len(others) - 1
+        or largest - others[-1] < FAR
+        or at == len(values) - 1
+        or values.count(largest) > 1
+    ):
+        return None
+    off = (largest ^ other for other in others)
+    return at if any(bits & (bits - 1) == 0 for bits in off) else None
 
 
 def _one_bit_off(values: NDArray[Any], beside: int) -> int | None:

@@ -25,7 +25,7 @@ import children
 import drgn.helpers.linux
 import kernels
 import pytest
-from btf_flips import NOTICED, SILENT, flips
+from btf_flips import HARMLESS, NOTICED, SILENT, flips, of_a_later_kernel
 from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, KERNELS, STANDS_ON, WITHOUT_BTF, Lab, fragment_lab
 from drgn import (
@@ -626,6 +626,17 @@ class TestDamage:
         silent = [each for each in found if each.outcome == SILENT]
         assert len(silent) <= 2, silent
         assert sum(each.outcome == NOTICED for each in found) > 40
+
+    def test_of_one_bit_of_what_a_later_kernel_may_write(
+        self, lab: Lab, say: Callable[[str], None]
+    ) -> None:
+        """More of them, and of other kernels: docs/btf.md."""
+        info = vmcoreinfo(bare(lab.capture.vmcore))
+        later, there = of_a_later_kernel(blob(lab.capture))
+        found = list(flips(later, info, 60, 49, there))
+        say(f"{lab.capture.kernel}: {dict(Counter(each.outcome for each in found))}")
+        assert not [each for each in found if each.outcome not in (HARMLESS, NOTICED)]
+        assert sum(each.outcome == NOTICED for each in found) > 4
 
     def test_of_one_bit_of_a_symbol_that_sections_ask_for(
         self, lab: Lab, say: Callable[[str], None]

@@ -8,11 +8,13 @@ compared with what it was.
 """
 
 import random
+import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from btf_blobs import BtfBlob
 from drgn import Architecture, Platform, Program, Type, TypeKind, sizeof
 
 from mmscope.drgn.opening import NoDebugInfoError
@@ -31,6 +33,7 @@ from mmscope.drgn.opening.btf import (
 from mmscope.drgn.opening.foretold import CONSTANT, SYMBOL, known
 from mmscope.drgn.opening.no_debug_info import _hold_against
 
+NEW, NEWER = 20, 100  # kinds that no kernel has
 KINDS_TOLD = ("pointer", "array", *map(str, TypeKind))
 COMPOUND = (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS)
 HARMLESS, NOTICED, SPELLED = "harmless", "noticed", "spelled"
@@ -40,7 +43,7 @@ MISSING, SILENT = "missing", "silent"
 @dataclass(frozen=True, slots=True)
 class Flip:
     """
-    :ivar place: *record* or *name*.
+    :ivar place: *record*, *name* or *format*.
     :ivar outcome: *noticed*: an error says so, of the whole or of each type that is another;
         *missing*: a type, a member or a constant is not there, as on a kernel without it;
         *silent*: one is another; *spelled*: one is, in the name of a type within it alone;
@@ -54,11 +57,38 @@ class Flip:
     of: str
 
 
-def flips(blob: bytes, info: Mapping[str, str], count: int, seed: int) -> Iterator[Flip]:
+def of_a_later_kernel(blob: bytes) -> tuple[bytes, list[int]]:
+    """
+    A kernel's BTF with what the format has since: a longer header, a layout section, and behind all
+    types such of kinds that are not known here, one of them with more items than 16 bits count.
+
+    :return: the blob; and its bytes of the header, of the layout, and of the new types but for
+        those items.
+    """
+    length, type_off, type_len, str_off, str_len = struct.unpack_from("<5I", blob, 4)
+    made = BtfBlob()
+    made.types = blob[length + type_off : length + type_off + type_len]
+    made.names = blob[length + str_off : length + str_off + str_len]
+    for _ in range(20):
+        made.add(NEW, "", 3, 7, [1, 2, 3])
+        made.add(NEWER, "", 1, 0, [1, 2, 3, 4, 5])
+    end = len(made.types) + 12
+    made.add(NEW, "", 70_000, 0, bytes(70_000))
+    kinds = {kind: TAIL.get(kind, (0, 0)) for kind in range(1, ENUM64 + 1)}
+    whole = made.blob(kinds | {NEW: (0, 4), NEWER: (8, 12)})
+    header, layout = 32, 32 + len(made.types)
+    records = range(header + type_len, header + end)
+    return whole, [*range(header), *records, *range(layout, len(whole) - len(made.names))]
+
+
+def flips(
+    blob: bytes, info: Mapping[str, str], count: int, seed: int, there: Sequence[int] = ()
+) -> Iterator[Flip]:
     """
     Flip a bit, *count* times.
 
     :param info: the lines of the kernel's VMCOREINFO.
+    :param there: bytes to flip a bit of, instead of those of the types that sections ask for.
     """
     chance = random.Random(seed)
     types = Btf(_program(), blob)
@@ -76,7 +106,10 @@ def flips(blob: bytes, info: Mapping[str, str], count: int, seed: int) -> Iterat
         for at in names
         for byte in range(at, types._names.index(b"\0", at))
     ]
-    for _ in range(count):
+    for _ in range(count if there else 0):
+        bit = 8 * chance.choice(there) + chance.randrange(8)
+        yield Flip("format", bit, *_outcome(flipped(blob, bit), info, asked, before))
+    for _ in range(0 if there else count):
         drawn = chance.randrange(32 * len(record_bits) + 8 * len(name_bits))
         place = "record" if drawn < 32 * len(record_bits) else "name"
         if place == "record":
@@ -84,9 +117,14 @@ def flips(blob: bytes, info: Mapping[str, str], count: int, seed: int) -> Iterat
         else:
             drawn -= 32 * len(record_bits)
             bit = name_bits[drawn // 8] + drawn % 8
-        damaged = bytearray(blob)
-        damaged[bit // 8] ^= 1 << bit % 8
-        yield Flip(place, bit, *_outcome(bytes(damaged), info, asked, before))
+        yield Flip(place, bit, *_outcome(flipped(blob, bit), info, asked, before))
+
+
+def flipped(blob: bytes, bit: int) -> bytes:
+    """The blob with a bit that is another."""
+    damaged = bytearray(blob)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
 
 
 def _outcome(
