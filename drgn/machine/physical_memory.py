@@ -101,7 +101,8 @@ class PhysicalRange:
     )
     resource: str = column(
         holds="kernel",
-        help="resources of /proc/iomem, outermost first; KHO scratch: kept by Kexec Handover",
+        help="resources of /proc/iomem, outermost first; KHO scratch: CMA that Kexec Handover "
+        "keeps for the next kernel's start: in low memory, global, or of a node (pernode)",
     )
     use: str = column(
         holds="words",
@@ -191,7 +192,9 @@ def copies_apart(prog: Program, firmware: Sequence[MappedRange] | None) -> str:
 
 def kho_scratch(prog: Program, resources: Sequence[Resource]) -> list[Resource]:
     """
-    Scratch areas of Kexec Handover (v6.16), each in the RAM that it is part of.
+    Scratch areas of Kexec Handover (v6.16), each in the RAM that it is part of: that in low memory,
+    the global one, then one for each node (``kho_reserve_scratch()``,
+    kernel/liveupdate/kexec_handover.c; kernel/kexec_handover.c before 6.19).
 
     :raises ValueError: they are damaged.
     """
@@ -206,14 +209,16 @@ def kho_scratch(prog: Program, resources: Sequence[Resource]) -> list[Resource]:
         raise ValueError(f"kho_scratch is damaged: it has {count:,} areas")
     area = struct_dtype(prog.type("struct kho_scratch"), {"addr": "addr", "size": "size"})
     found = []
-    for start, size in read_whole(prog, first, count, area).tolist():
+    kinds = itertools.chain(("lowmem", "global"), itertools.repeat("pernode"))
+    areas = read_whole(prog, first, count, area).tolist()
+    for (start, size), kind in zip(areas, kinds, strict=False):
         around = [
             at
             for at, each in enumerate(resources)
             if each.start <= start and start + size <= each.end and each.name.startswith(RAM)
         ]
         if around:
-            found.append(Resource(start, start + size, SCRATCH, 1, around[-1]))
+            found.append(Resource(start, start + size, f"{SCRATCH} ({kind})", 1, around[-1]))
     return found
 
 

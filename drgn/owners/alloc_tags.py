@@ -21,7 +21,6 @@ references (``pcpu_alloc_first_chunk()``); of which processes or devices it is.
 """
 
 import contextlib
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -39,6 +38,7 @@ from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagree
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import table, tables_of
+from mmscope.drgn.text.allocinfo import ALLOCINFO, HEADER, LINE
 from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
 
 MAX_TAGS = 1 << 20  # a kernel with all its modules has some tens of thousands
@@ -227,15 +227,6 @@ def known_sum(values: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(values) else None
 
 
-ALLOCINFO = "/proc/allocinfo"
-# alloc_tag_to_text() and codetag_to_text(); " accurate:no" since version 2.0 of the text.
-LINE = re.compile(
-    r" *(-?[0-9]{1,20}) +([0-9]{1,20}) "
-    r"(\S.{0,300}?):([0-9]{1,10})(?: \[([^][]{1,300})\])? func:(\S.{0,300}?)( accurate:no)? ?",
-    re.ASCII,
-)
-
-
 def read_allocinfo(text: str) -> list[AllocTag]:
     """
     The same rows from /proc/allocinfo, ``allocinfo_show()``.
@@ -263,8 +254,7 @@ def read_allocinfo(text: str) -> list[AllocTag]:
 
 def tags_part(text: str) -> str:
     """In words, that a text is a part of /proc/allocinfo, as of sort; empty if it is not."""
-    whole = re.match(r"allocinfo - version: [12]\.[0-9]{1,3}\n", text, re.ASCII)
-    return "" if whole else f"{ALLOCINFO} is not whole: its first line is not there"
+    return "" if HEADER.match(text) else f"{ALLOCINFO} is not whole: its first line is not there"
 
 
 def _printed(text: str) -> int:

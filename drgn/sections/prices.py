@@ -255,11 +255,13 @@ PRICES = {
         Price(
             OWNER_COUNTS, "prints a count for each stack that allocated pages", None, None, "stacks"
         ),
-        # allocinfo_start(), alloc_tag_read(), lib/alloc_tag.c; mm/alloc_tag.c in 7.3
+        # allocinfo_start(), alloc_tag_read(), lib/alloc_tag.c; mm/alloc_tag.c in 7.3, with
+        # allocinfo_ioctl_get_at() and allocinfo_ioctl_get_next()
         Price(
             ALLOCINFO,
             "adds up the counters of every CPU for each line of source that allocates",
-            "mod_lock of the tags, shared, for 4 KiB of text: modules wait to be loaded",
+            "mod_lock of the tags, shared, for 4 KiB of text, or by ioctl (7.3) up to the next "
+            "line that holds enough: modules wait to be loaded",
             None,
             "tags, CPUs",
         ),

@@ -342,11 +342,14 @@ def _of_one_cgroup(bundle: Bundle) -> str:
 def _watched(
     bundle: Bundle, what: str, words: str, classes: dict[str, int], of_class: str, when: str
 ) -> str:
-    """The largest of ``watch_holders``, and of classes; a cgroup holds what its processes do."""
+    """
+    The largest of ``watch_holders``, and of classes. A cgroup holds what its processes do, and a
+    line of source what others hold.
+    """
     rows = list(bundle.rows("watch_holders")) if "watch_holders" in bundle.tables else []
     rows = [row | {"grown": row["last_bytes"] - row["first_bytes"]} for row in rows]
     first = max(
-        (row for row in rows if row["kind"] != "cgroup"),
+        (row for row in rows if row["kind"] not in ("cgroup", "line of source")),
         key=lambda row: int(row[what]),
         default=None,
     )

@@ -101,6 +101,7 @@ HOLDERS = (
     ("Memory cgroups that changed most, with those below them", ("cgroup",)),
     ("Files of shared memory that changed most", ("shared file",)),
     ("Slab caches and callers of vmalloc that changed most", ("slab cache", "vmalloc caller")),
+    ("Lines of source that changed most", ("line of source",)),
 )
 MOST_LINES = 3
 PARTS = 4  # of a watch, whose rates say how sure the rate of the whole is

@@ -165,12 +165,13 @@ class WatchHolder:
         help="process: anonymous and shared pages, swap, page tables; cgroup: "
         "memory.current (v2); slab cache; vmalloc caller; shared file: tmpfs, memfd, "
         "SysV (from a tenth of memory on); sockets: a process's buffers (from a "
-        "hundredth on)",
+        "hundredth on); line of source: what it allocated, of these and others (from a "
+        "thousandth on)",
     )
     name: str = column(
         holds="comm",
         key=True,
-        help="process, cgroup, cache, caller, or file and who has it open",
+        help="process, cgroup, cache, caller, line, or file and who has it open",
     )
     pid: int | None = column(key=True, high=MOST_PIDS, help="process, or one with the file open")
     first_bytes: int = column(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Holders of memory while a host is watched: processes, cgroups, slab caches, callers of vmalloc,
-files of shared memory, and processes with sockets that are full.
+files of shared memory, processes with sockets that are full, and lines of the kernel's source.
 
 A reading opens a file for each process and some for each cgroup, so that it is taken less often
 than the rest: no more than :data:`SHARE` of a CPU, :data:`IN_HASTE` while memory comes and goes
@@ -13,6 +13,9 @@ Mappings are counted where there may be enough in all to come near vm.max_map_co
 vm_area_struct), and of processes that are large enough. Maps wait for the mmap_lock of a process,
 which a stuck task may hold: a process of its own reads them (:mod:`~mmscope.drgn.sections.apart`),
 and who gave no answer once is not asked again.
+
+Lines of source are those of /proc/allocinfo, where the kernel has it: of 0.1 % of memory and 1 MiB.
+What they hold is in other holders, too.
 
 Files of shared memory are looked for where it is a tenth of memory or more: what is below the
 mounts of tmpfs, SysV segments, and what processes have open.
@@ -39,6 +42,7 @@ from mmscope.drgn.processes.shared_files import shared_files
 from mmscope.drgn.processes.socket_memory import socket_memory
 from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.sections.prices import is_live, why_left_out
+from mmscope.drgn.text.allocinfo import lines_holding
 from mmscope.drgn.text.kernel_text import whole_lines
 from mmscope.drgn.text.plain_file import read_text
 from mmscope.drgn.text.proc_text import parse_segments
@@ -52,9 +56,11 @@ MAX_CGROUPS = 1000
 MOST, PART = 8, 0.01
 
 PROCESS, CGROUP, SLAB, VMALLOC = "process", "cgroup", "slab cache", "vmalloc caller"
-SHARED, SOCKETS = "shared file", "sockets"
+SHARED, SOCKETS, LINE = "shared file", "sockets", "line of source"
 # Of memory, that files of shared memory are worth looking for.
 SHARED_PART = 0.1
+# Of memory, and bytes, that a line of source is asked for: a leak shows before it is large.
+LINE_PART, LINE_BYTES = 0.001, 1 << 20
 # Of vm.max_map_count; of processes by size, and by page tables; seconds for an answer.
 NEAR_LIMIT, MOST_MAPS, PATIENCE = 0.8, 8, 0.5
 MANY_DYING = 1000  # cgroups
@@ -147,6 +153,7 @@ class Holders:
             PROCESS: self._processes,
             CGROUP: self._cgroups,
             VMALLOC: self._vmalloc,
+            LINE: self._lines_of_source,
             SHARED: self._shared,
             SOCKETS: self._sockets,
         }
@@ -370,3 +377,10 @@ class Holders:
                 sizes[key] = sizes.get(key, 0) + int(match[3]) * self._page
         for key, size in sizes.items():
             yield key, (size, {})
+
+    def _lines_of_source(self) -> Iterator[tuple[Key, Held]]:
+        least = max(LINE_BYTES, int(LINE_PART * self._total))
+        with contextlib.suppress(FileNotFoundError):  # no CONFIG_MEM_ALLOC_PROFILING
+            path = os.path.join(self._root, "proc/allocinfo")
+            for name, size in lines_holding(path, least).items():
+                yield (name, None), (size, {})

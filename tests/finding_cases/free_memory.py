@@ -9,6 +9,7 @@ from finding_cases.rows import GIB, RATE, all_orders, event, free, on_lists, zon
 from mmscope.drgn.free.free_lists import FreeListCheck, MisplacedBlocks
 from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.free.zones import FreeAccounting
+from mmscope.drgn.machine.physical_memory import PhysicalRange
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.thp_sizes import ThpSize
 from mmscope.drgn.processes.process_memory import ProcessMemory
@@ -54,6 +55,14 @@ FOUND: dict[str, Case] = {
          "are not movable",
          "nr_free_cma 52,000 of nr_free_pages 60,000; the zones' watermarks are min 10,000, low "
          "12,500 pages"], "warning",
+    ),
+    "free memory that is in CMA for the next kernel": Case(
+        "cma-holds-free",
+        [zone(free_pages=60_000), event("nr_free_pages", 60_000), event("nr_free_cma", 52_000),
+         *(PhysicalRange(f"{n:#x}", f"{n + 1:#x}", 128 << 20, "System RAM",
+                         f"System RAM / KHO scratch ({kind})", "kernel", "")
+           for n, kind in enumerate(("lowmem", "global")))],
+        ["256 MiB of CMA is KHO scratch, for the next kernel."], "warning",
     ),
     "below half of min": Case(
         "below-watermarks", [zone(free_pages=4_999)], ["below half of the min watermark"],

@@ -74,7 +74,7 @@ KERNELS = _kernels(os.environ.get("MMSCOPE_LAB_KERNELS", STANDS_ON))
 # Built without CONFIG_KALLSYMS_ALL: they can be read with debug info alone.
 FUNCTIONS_ONLY = {"arm64-6.1"}
 # Built without BTF: so can they.
-WITHOUT_BTF = {"small", "owner", "owner-5.10", "owner-6.1"}
+WITHOUT_BTF = {"small", "handover", "owner", "owner-5.10", "owner-6.1"}
 # Those that kernels with larger pages run, whose machine is too small for the others.
 ANY_PAGE_WORKLOADS = {"fragment", "tables", "sizes", "slab", "rmap"}
 # Those that ask for transparent huge pages, of the tests that need none.

@@ -71,15 +71,20 @@ WHOLE = [(0, 1 << 30, "System RAM")]
 
 
 class TestKexecHandover:
-    """Of kho_reserve_scratch() (kernel/liveupdate/kexec_handover.c); no kernel here has it on."""
+    """Made as kho_reserve_scratch() does; tests/lab/test_handover.py has a real one."""
 
     def test_scratch_areas_are_in_the_ram_that_they_are_part_of(self) -> None:
         iomem = read_iomem(RAM + "  01000000-01ffffff : Kernel code\n")
-        prog = handed_over(True, (256 * MIB, 16 * MIB), (512 * MIB, 64 * MIB), (2 * GIB, MIB))
+        areas = ((256 * MIB, 16 * MIB), (512 * MIB, 64 * MIB), (2 * GIB, MIB), (576 * MIB, MIB))
+        prog = handed_over(True, *areas)
         found = lay_out([*iomem, *kho_scratch(prog, iomem)], None, [], [], [], PAGE)
-        rows = [(int(row.start, 16), row.bytes, row.use) for row in found.ranges
-                if row.resource == "System RAM / KHO scratch"]  # fmt: skip
-        assert rows == [(256 * MIB, 16 * MIB, "kernel"), (512 * MIB, 64 * MIB, "kernel")]
+        rows = {row.resource: (int(row.start, 16), row.bytes, row.use) for row in found.ranges
+                if "KHO scratch" in row.resource}  # fmt: skip
+        assert rows == {
+            "System RAM / KHO scratch (lowmem)": (256 * MIB, 16 * MIB, "kernel"),
+            "System RAM / KHO scratch (global)": (512 * MIB, 64 * MIB, "kernel"),
+            "System RAM / KHO scratch (pernode)": (576 * MIB, MIB, "kernel"),
+        }
         assert sum(row.bytes for row in found.ranges) == GIB
 
     def test_there_are_none_where_it_is_off_or_not_built_in(self) -> None:

@@ -703,6 +703,33 @@ def test_kernel_memory_that_grows_is_of_the_cache_that_grew(tmp_path: Path) -> N
     assert owner(asked(tmp_path / "b", [*grows, given], 12), "watch-kernel-memory-grows") == ""
 
 
+def test_memory_in_no_counter_that_grows_is_of_the_line_that_allocated_as_much(
+    tmp_path: Path,
+) -> None:
+    lines = [
+        held("line of source", "drivers/x.c:7 (take [x])", 0, 100),
+        held("line of source", "fs/y.c:8 (less)", 0, 70),
+        held("line of source", "net/z.c:9 (more)", 0, 400),
+        held("line of source", "mm/memory.c:1 (of programs)", 0, 110),
+    ]
+    grows = [Level(n * PERIOD, "computed", "Memory in no counter", (100 + 10 * n) << 20, "bytes")
+             for n in range(12)]  # fmt: skip
+    grows += [level(n, "MemTotal", 4000) for n in range(12)]
+    finding = found(asked(tmp_path / "a", [*grows, *lines], 12), "watch-kernel-memory-grows")
+    assert finding is not None and finding.owner == "drivers/x.c:7 (take [x])"
+    assert "drivers/x.c:7 (take [x]) allocated 100 MiB more than was freed." in finding.saw
+    # A cache is its own owner, whatever line allocated from it.
+    cached = [level(n, "SUnreclaim", 1000 + 10 * n) for n in range(12)]
+    cached += [held("slab cache", "leak", 20, 120)]
+    finding = found(asked(tmp_path / "b", [*cached, *lines], 12), "watch-kernel-memory-grows")
+    assert finding is not None and finding.owner == "slab cache leak"
+    assert "drivers/x.c:7 (take [x]) allocated 100 MiB more" in finding.saw
+    finding = found(asked(tmp_path / "c", [*grows, *lines[1:3]], 12), "watch-kernel-memory-grows")
+    assert finding is not None and finding.owner == "fs/y.c:8 (less)"
+    finding = found(asked(tmp_path / "d", [*grows, *lines[2:]], 12), "watch-kernel-memory-grows")
+    assert finding is not None and finding.owner == "" and "more than was freed" not in finding.saw
+
+
 @pytest.mark.parametrize(
     ("name", "holder", "words"),
     [

@@ -289,3 +289,21 @@ def test_the_series_has_each_reading_of_those_that_changed_most(tmp_path: Path) 
     lines = {pid: [(row.time, row.bytes // MIB) for row in rows if row.pid == pid]
              for pid in (1, 10, 11, 99)}  # fmt: skip
     assert lines == {1: [], 10: [], 11: [(0, 5), (5, 51)], 99: [(0, 2), (5, 80), (10, 300)]}
+
+
+def test_lines_of_source_are_those_of_allocinfo_that_hold_enough(root: Path) -> None:
+    rows = read(Holders(str(root)))
+    assert not [row for row in rows if row[0] == "line of source"]
+    source = Holders(str(root))
+    for size in (300, 340):
+        (root / "proc/allocinfo").write_text(
+            "allocinfo - version: 2.0\n#     <size>  <calls> <tag info>\n"
+            f"{size * MIB:12} 9 drivers/x.c:7 [x] func:take \n{4096:12} 1 fs/y.c:8 func:few \n"
+        )
+        rows = read(source)
+    named = {row[1]: said[:2] for row, said in rows.items() if row[0] == "line of source"}
+    assert named == {"drivers/x.c:7 (take [x])": [340 * MIB, 300 * MIB]}
+    assert "line of source" not in source.unread
+    (root / "proc/allocinfo").write_text("allocinfo - version: 2.0\n1 cut")
+    read(source)
+    assert "its last line has no end" in source.unread["line of source"]
