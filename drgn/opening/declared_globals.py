@@ -164,10 +164,11 @@ _BY_TYPE = {
     "struct softirq_action [NR_SOFTIRQS]": "softirq_vec",
     "struct sock *": "ipv4_icmp_sk ipv6_icmp_sk",
     "struct stack *": "stack_list",
-    # mem_alloc_profiling_key: static_key_true, which is the same, where it is on by default.
+    # Of allocation profiling: static_key_true, which is the same, where that is on by default.
     "struct static_key_false": (
         "mem_alloc_profiling_key mem_profiling_compressed page_owner_inited psi_disabled "
-        "sched_smt_present switch_mm_always_ibpb switch_mm_cond_ibpb switch_to_cond_stibp"
+        "sched_smt_present slab_obj_ext_has_codetag_key switch_mm_always_ibpb "
+        "switch_mm_cond_ibpb switch_to_cond_stibp"
     ),
     "struct super_block *": "blockdev_superblock",
     "struct swap_cgroup_ctrl [room]": "swap_cgroup_ctrl",

@@ -97,7 +97,9 @@ class SlabCgroups:
             self._slab = struct_dtype(slab, {"vector": vector, "stride": "stride"})
         self._in_object, self._of_cgroup = np.uint64(0), np.uint64(0)
         if slab.has_member("obj_exts_in_object"):
-            # 7.3: a bit says so of a slab, and another that its entries have an obj_cgroup.
+            # 7.3: a bit says so of a slab, and another that its entries have an obj_cgroup. Behind
+            # that is a reference to the line of source, where these are counted.
+            self._entry *= 1 + _with_line(prog)
             self._slab = struct_dtype(slab, {"vector": vector, "bits": "counters"})
             self._in_object, self._of_cgroup = (
                 _bit(slab, name) for name in ("obj_exts_in_object", "obj_exts_needs_objcg")
@@ -189,6 +191,14 @@ class SlabCgroups:
             for (place, cache), number in objects.items()
         ]
         return sorted(rows, key=lambda row: (-row.bytes, row.cache, row.cgroup_id or 0))
+
+
+def _with_line(prog: Program) -> bool:
+    """``slab_obj_ext_has_codetag()`` (mm/slab.h, 7.3)."""
+    try:
+        return bool(prog["slab_obj_ext_has_codetag_key"].key.enabled.counter.value_() > 0)
+    except LookupError:  # without CONFIG_MEM_ALLOC_PROFILING
+        return False
 
 
 def _bit(slab: Type, name: str) -> np.uint64:

@@ -94,9 +94,10 @@ class OpenFiles:
         columns = {"pipe": "i_pipe"}
         of, read = read_members(prog, pipes["inode"], prog.type("struct inode"), columns, Gaps())
         apart = np.count_nonzero(read & (of["pipe"] != pipes["private_data"]))
-        both = prog.type("struct socket_alloc")
-        before = np.uint64(offsetof(both, "vfs_inode") - offsetof(both, "socket"))
-        apart += np.count_nonzero(sockets["inode"] - before != sockets["private_data"])
+        if len(sockets):  # else there may be no such type (CONFIG_NET)
+            both = prog.type("struct socket_alloc")
+            before = np.uint64(offsetof(both, "vfs_inode") - offsetof(both, "socket"))
+            apart += np.count_nonzero(sockets["inode"] - before != sockets["private_data"])
         return int(apart)
 
 
