@@ -487,7 +487,7 @@ def swap_storm(rng: random.Random) -> dict[str, Any]:
 
     spawn(name, work, ready=False)
     # It goes through all of it again and again.
-    check(wait_until(lambda: vmstat()["pswpin"] * PAGE > 0.3 * total(), 150), "no pages come back")
+    check(wait_until(lambda: vmstat()["pswpin"] * PAGE > 0.3 * total(), 400), "no pages come back")
     return {"owner": [name], "bytes": size}
 
 
