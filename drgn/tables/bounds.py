@@ -35,6 +35,7 @@ SLACK_SHARE, SLACK = 8, 1 << 16
 # Of an event, by a CPU: counters of pages go up by a block of 1,024 at most (MAX_ORDER), for which
 # a CPU needs 100 ns and more.
 MOST_A_SECOND = 10**10
+PRINTABLE = re.compile(r"[ -~]*+")
 
 Wrong = Callable[[Any, Any], bool]
 
@@ -111,7 +112,7 @@ def impossible(
         if c.type == "string" and (c.low or c.high):
             cells = [None if text is None else len(text) for text in cells]
         marks: dict[int, str] = {}
-        known = _known(c, cells) if c.low or c.high else []
+        known = _known(cells) if c.low or c.high else set()
         for bounds, wrong, most in ((c.low, operator.lt, min), (c.high, operator.gt, max)):
             extreme = most(known) if known and bounds else None
             for bound in bounds:
@@ -140,7 +141,7 @@ def impossible(
 
 
 def _beyond_a_column(
-    column: Column, cells: Sequence[Any], known: Sequence[Any], machine: Machine
+    column: Column, cells: Sequence[Any], known: set[Any], machine: Machine
 ) -> dict[int, str]:
     """More events than a machine has time for; names of the kernel's that it does not write."""
     most = machine.most_events
@@ -162,7 +163,7 @@ def _beyond_a_column(
 
 
 def _is_text(text: str) -> bool:
-    return text.isascii() and text.isprintable() and "\\x" not in text
+    return PRINTABLE.fullmatch(text) is not None and "\\x" not in text
 
 
 def _range(column: Column, name: str | None) -> tuple[Bound, Bound] | None:
@@ -173,10 +174,9 @@ def _range(column: Column, name: str | None) -> tuple[Bound, Bound] | None:
     return column.ranges[max(fitting, key=len)] if fitting else None
 
 
-def _known(column: Column, cells: Sequence[Any]) -> Sequence[Any]:
-    if column.type == "number":  # NaN is written as unknown
-        return [value for value in cells if value is not None and value == value]
-    return [value for value in cells if value is not None] if column.nullable else cells
+def _known(cells: Sequence[Any]) -> set[Any]:
+    """Distinct values, as most columns repeat few; NaN is written as unknown."""
+    return {value for value in set(cells) if value is not None and value == value}
 
 
 def _outside(

@@ -30,8 +30,14 @@ from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.display import plain_int
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.tables.rows import Column, columns
-from mmscope.drgn.text.plain_file import MAX_LINE_BYTES, open_lines, read_plain
-from mmscope.reports.bundle.cells import PATTERNS, Rows, value_of, values_of
+from mmscope.drgn.text.plain_file import MAX_LINE_BYTES, PIECE, open_lines, read_plain
+from mmscope.reports.bundle.cells import (
+    MAX_CELL_CHARACTERS,
+    PATTERNS,
+    Rows,
+    value_of,
+    values_of,
+)
 from mmscope.reports.bundle.description import (
     DESCRIPTION,
     ESCAPE,
@@ -62,9 +68,11 @@ MAX_DRAWN_BYTES, MAX_DRAWN_STACKS = 32 << 20, 200_000
 # What is held in memory of all tables: that machine's have 10.2 million cells, a map of a million
 # pageblocks, no two alike, 6.3 million. Tables beyond it are read from their files.
 MAX_HELD_CELLS, MAX_HELD_BYTES = 12_000_000, 96 << 20
-# What is read before its cells are looked at: few rows, as the garbage collector looks at all.
+# What is read of quoted rows before their cells are looked at: few, as the garbage collector looks
+# at all.
 ROWS_AT_ONCE, CHARACTERS_AT_ONCE = 512, 4 << 20
 MOST_WRITTEN_MARKS = 100_000
+OTHER_COLUMNS = f"its columns are not those that {DESCRIPTION} declares"
 
 
 class Bundle:
@@ -412,59 +420,103 @@ class Bundle:
 
     def _read(self, table: str) -> Iterator[Rows]:
         """A table's file, some rows at a time; the rows before any damage come before the error."""
-        path = self.plain_path(self.table(table))
+        path, described = self.plain_path(self.table(table)), self.table(table).columns
         try:
-            with io.TextIOWrapper(open_lines(path), "utf-8", ESCAPE, newline="") as file:
-                for lines in _lines(file, [c.name for c in self.table(table).columns]):
-                    yield from _typed(self.table(table).columns, lines)
+            with open_lines(path) as file:
+                for cells in _cells(_whole_lines(file), [c.name for c in described]):
+                    yield from _typed(described, cells)
         except OSError as error:
             raise BundleError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, csv.Error) as error:
             raise BundleError(f"{path}: damaged: {error}") from error
 
 
-def _lines(file: io.TextIOWrapper, names: Sequence[str]) -> Iterator[list[list[str]]]:
+def _whole_lines(file: io.BufferedReader) -> Iterator[str]:
+    """The text of a file, some lines at a time; those before damage come before its error."""
+    rest = b""
+    while piece := file.read1(PIECE):
+        lines, newline, piece = (rest + piece).rpartition(b"\n")
+        if newline:
+            yield (lines + newline).decode("utf-8", ESCAPE)
+        rest = piece
+    if rest:
+        yield rest.decode("utf-8", ESCAPE)
+
+
+def _cells(texts: Iterator[str], names: Sequence[str]) -> Iterator[list[Sequence[str]]]:
     """
-    The rows of a CSV file below its heading, as text, some at a time.
+    The cells of a CSV file below its heading, as text, by column, some rows at a time.
+
+    Lines without quotes are split all at once; from the first others on, the csv module does it.
 
     :raises ValueError, csv.Error, OSError: the file is damaged after these.
+    """
+    width, line = len(names) + 1, 0  # of a line and its end
+    for text in texts:
+        cells = text.replace("\n", ",\n,").split(",")
+        rows = text.count("\n")
+        if (
+            cells[width - 1 :: width] != ["\n"] * rows
+            or text[-1] != "\n"
+            or len(text) > MAX_CELL_CHARACTERS
+            or any(mark in text for mark in '"\r')
+            or (line == 0 and cells[: width - 1] != names)
+            or width == 2  # an empty line has no cell
+        ):
+            yield from _quoted_cells(itertools.chain([text], texts), names, line)
+            return
+        first = 0 if line else width
+        yield [cells[at:-1:width] for at in range(first, first + len(names))]
+        line += rows
+    if line == 0:
+        raise ValueError(OTHER_COLUMNS)
+
+
+def _quoted_cells(
+    texts: Iterable[str], names: Sequence[str], before: int
+) -> Iterator[list[Sequence[str]]]:
+    """
+    The same for any lines.
+
+    :param before: so many lines were read; 0: the heading comes first.
     """
     row_size = size = 0
 
     def bounded() -> Iterator[str]:
         nonlocal row_size, size
-        for line in file:
+        for line in itertools.chain.from_iterable(io.StringIO(text, "") for text in texts):
             # A row may have any number of lines.
             if (row_size := row_size + len(line)) > MAX_LINE_BYTES:
                 raise ValueError(
-                    f"the row that ends with line {reader.line_num:,} or later has more than "
-                    f"{MAX_LINE_BYTES:,} characters, which none has"
+                    f"the row that ends with line {before + reader.line_num:,} or later has more "
+                    f"than {MAX_LINE_BYTES:,} characters, which none has"
                 )
             size += len(line)
             yield line
 
     reader = csv.reader(bounded(), strict=True)
-    if next(reader, []) != names:
-        raise ValueError(f"its columns are not those that {DESCRIPTION} declares")
+    if before == 0 and next(reader, []) != names:
+        raise ValueError(OTHER_COLUMNS)
     row_size, rows = 0, []
     try:
         for row in reader:
             row_size = 0
             if len(row) != len(names):
-                raise ValueError(f"line {reader.line_num} has {len(row)} cells, not {len(names)}")
+                line = before + reader.line_num
+                raise ValueError(f"line {line} has {len(row)} cells, not {len(names)}")
             rows.append(row)
             if len(rows) == ROWS_AT_ONCE or size >= CHARACTERS_AT_ONCE:
-                yield rows
+                yield list(zip(*rows, strict=True))
                 size, rows = 0, []
     except (ValueError, csv.Error, OSError):
         if rows:
-            yield rows
+            yield list(zip(*rows, strict=True))
         raise
     if rows:
-        yield rows
+        yield list(zip(*rows, strict=True))
 
 
-def _typed(described: Sequence[Column], rows: list[list[str]]) -> Iterator[Rows]:
+def _typed(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iterator[Rows]:
     """
     Rows with the values that their text stands for.
 
@@ -472,14 +524,13 @@ def _typed(described: Sequence[Column], rows: list[list[str]]) -> Iterator[Rows]
     """
     names = [c.name for c in described]
     try:
-        texts = zip(*rows, strict=True)
-        yield Rows(dict(zip(names, map(values_of, described, texts), strict=True)))
+        yield Rows(dict(zip(names, map(values_of, described, cells), strict=True)))
     except ValueError:
-        for number, row in enumerate(rows):
+        for number, row in enumerate(zip(*cells, strict=True)):
             try:
                 for column, text in zip(described, row, strict=True):
                     value_of(column, text)
             except ValueError:
                 if number:
-                    yield from _typed(described, rows[:number])
+                    yield from _typed(described, [column[:number] for column in cells])
                 raise

@@ -95,6 +95,8 @@ def values_of(column: Column, texts: Sequence[str]) -> Sequence[Any]:
         values[""] = None
     lines = LINES.get(column.type)
     if lines and lines.fullmatch("\n".join([*distinct, ""])):
+        if column.type == "integer" and len(distinct) == len(texts):
+            return list(map(int, texts))
         values |= zip(distinct, map(READERS[column.type], distinct), strict=True)
         if column.type == "integer" or all(map(math.isfinite, filter(None, values.values()))):
             return list(map(values.__getitem__, texts))

@@ -153,7 +153,7 @@ def flame_graph(
         name = node.path[-1] if node.path else ROOT
         return kind(name, len(node.path)), "", _amount(node.value, unit, whole)
 
-    return _graph(_drawable(fold(stacks)), {}, unit, describe, look, frames)
+    return _graph(*_in_order(_drawable(fold(stacks)), {}), unit, describe, look, frames)
 
 
 def differential(
@@ -182,9 +182,10 @@ def differential(
     def of_before(node: _Node, whole: int) -> Look:
         return growth(node.value, node.other, totals if scaled else None, unit)
 
+    order, now, was = _in_order(new, old)
     return (
-        _graph(new, old, unit, f"{describe}, widths after", of_after, frames),
-        _graph(old, new, unit, f"{describe}, widths before", of_before, frames),
+        _graph(order, now, was, unit, f"{describe}, widths after", of_after, frames),
+        _graph(order, was, now, unit, f"{describe}, widths before", of_before, frames),
     )
 
 
@@ -233,15 +234,29 @@ def _amount(value: int, unit: str, whole: int) -> str:
     return f"{_plain(value, unit)}{exact}, {display.share(value, whole)}"
 
 
+def _in_order(
+    mine: dict[str, int], theirs: dict[str, int]
+) -> tuple[list[str], list[int], list[int]]:
+    """
+    The stacks of two graphs, and the values that each has of them. They are in the order of their
+    text, each with a semicolon at its end: those with the same first frames follow each other.
+    """
+    stack_of = {f"{stack};": stack for stack in mine | theirs}
+    order = sorted(stack_of)
+    values, elsewhere = ([side.get(stack_of[at], 0) for at in order] for side in (mine, theirs))
+    return order, values, elsewhere
+
+
 def _graph(
-    stacks: dict[str, int],
-    others: dict[str, int],
+    order: list[str],
+    values: list[int],
+    elsewhere: list[int],
     unit: str,
     describe: str,
     look: Callable[[_Node, int], Look],
     frames: int,
 ) -> FlameGraph:
-    nodes = _widest(stacks, others, frames)
+    nodes = _widest(order, values, elsewhere, frames)
     total = nodes[0].value
     svg, pruned, pruned_stacks = "", 0, 0
     while total:
@@ -261,16 +276,12 @@ def _graph(
     )
 
 
-def _widest(stacks: dict[str, int], others: dict[str, int], frames: int) -> list[_Node]:
+def _widest(order: list[str], values: list[int], elsewhere: list[int], frames: int) -> list[_Node]:
     """
     The root and the widest frames that can be seen, the widest first. One is never wider than its
     caller, so that any number of the first ones is a tree; a narrow branch costs nothing.
     """
-    # In the order of their text, each with a semicolon at its end: those with the same first frames
-    # follow each other, and what they hold is the difference of two sums.
-    mine, theirs = ({f"{stack};": value for stack, value in s.items()} for s in (stacks, others))
-    order = sorted(mine | theirs)
-    values, elsewhere = ([side.get(stack, 0) for stack in order] for side in (mine, theirs))
+    # What stacks that follow each other hold is the difference of two sums.
     value, other, number = (
         list(accumulate(each, initial=0)) for each in (values, elsewhere, map(bool, values))
     )

@@ -238,6 +238,7 @@ def table_view(bundle: Bundle, table: Table, page_size: int | None, stood_on: St
         "title": table.title,
         "columns": table.columns,
         "text": text_classes(c.type not in NUMBERS for c in table.columns),
+        "stack": next((at for at, c in enumerate(table.columns) if c.name == "stack"), None),
         "rows": rows,
         "total": total,
         "error": error,

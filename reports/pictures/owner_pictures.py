@@ -61,16 +61,22 @@ def _unit(page_size: int | None) -> str:
     return "bytes" if page_size else "pages"
 
 
-def _groups(rows: Iterable[Row], *heads: str) -> Row:
-    """Rows with the same names added up: (names, amount, allocations, stacks), most first."""
-    found: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        found.setdefault(tuple(row[head] for head in heads), []).append(row)
+def _groups(
+    heads: tuple[str, ...], names: Iterable[tuple[str, ...]], held: list[tuple[int, int | None]]
+) -> Row:
+    """
+    Stacks with the same names added up: (names, amount, allocations, stacks), most first.
+
+    :param held: amount and allocations of each stack.
+    """
+    found: dict[tuple[str, ...], list[tuple[int, int | None]]] = {}
+    for of, each in zip(names, held, strict=True):
+        found.setdefault(of, []).append(each)
     groups = []
-    for names, members in found.items():
-        counts = [row["allocations"] for row in members]
-        allocations = None if None in counts else sum(counts)
-        groups.append((names, sum(row["amount"] for row in members), allocations, len(members)))
+    for of, members in found.items():
+        counts = [count for _, count in members if count is not None]
+        allocations = sum(counts) if len(counts) == len(members) else None
+        groups.append((of, sum(amount for amount, _ in members), allocations, len(members)))
     groups.sort(key=lambda group: (-group[1], group[0]))
     return {
         "heads": heads,
@@ -125,13 +131,12 @@ def page_owner(tables: Tables, page_size: int | None) -> Row:
     size, unit = page_size or 1, _unit(page_size)
     held = [row for row in tables["page_owner_stacks"] if row["pages"] > 0]
     stacks = [(row["stack"] or NO_STACK, row["pages"] * size) for row in held]
-    owners, modules = [], []
-    for row in held:
-        owner, module = _owner(row)
-        counted = {"amount": row["pages"] * size, "allocations": row.get("allocations")}
-        owners.append(counted | {"owner": owner, "module": module})
-        kernel = NO_STACK if owner == NO_STACK else "(the kernel itself)"
-        modules.append(counted | {"module": module or kernel})
+    counted = [(row["pages"] * size, row.get("allocations")) for row in held]
+    owners = [_owner(row) for row in held]
+    modules = (
+        (module or (NO_STACK if owner == NO_STACK else "(the kernel itself)"),)
+        for owner, module in owners
+    )
     return {
         "flames": flames(
             stacks,
@@ -143,8 +148,8 @@ def page_owner(tables: Tables, page_size: int | None) -> Row:
         "total": sum(amount for _, amount in stacks),
         "stacks": len(held),
         "unit": unit,
-        "owners": _groups(owners, "owner", "module"),
-        "modules": _groups(modules, "module"),
+        "owners": _groups(("owner", "module"), owners, counted),
+        "modules": _groups(("module",), modules, counted),
         "notes": _notes(held, size),
     }
 
@@ -387,11 +392,8 @@ def slab_owner(tables: Tables, page_size: int | None) -> Row:
     unit = "bytes" if sized else "objects"
     held = [row for row in sized or rows if row[unit] > 0]
     stacks = [(f"{row['cache']};{row['stack'] or NO_STACK}", row[unit]) for row in held]
-    owners = []
-    for row in held:
-        owner, module = owner_pair(row["stack"])
-        names = {"owner": owner, "module": module, "cache": row["cache"]}
-        owners.append(names | {"amount": row[unit], "allocations": row["objects"]})
+    counted = [(row[unit], row["objects"]) for row in held]
+    owners = ((*owner_pair(row["stack"]), row["cache"]) for row in held)
     return {
         "flames": flames(
             stacks,
@@ -404,8 +406,8 @@ def slab_owner(tables: Tables, page_size: int | None) -> Row:
         "unit": unit,
         "stacks": len(held),
         "unsized": len(rows) - len(sized) if sized else 0,
-        "owners": _groups(owners, "owner", "module", "cache"),
-        "caches": _groups(owners, "cache"),
+        "owners": _groups(("owner", "module", "cache"), owners, counted),
+        "caches": _groups(("cache",), ((row["cache"],) for row in held), counted),
     }
 
 

@@ -498,6 +498,29 @@ def test_a_damaged_bundle_is_refused_in_one_line(tmp_path: Path, damage: Damage)
     assert len(words) < 400
 
 
+# A line among plain ones.
+LINES = ["a,1,,x,true\n", '"b,c",2,,,\n', '"b\nc",2,,,\n', 'b"c,2,,,\n', "b,2,,,\r\n", "\n",
+         "b,2,,\n", "b,2,,,,\n", "b,2,,,,a,1,,,\n", "b,2,,,,,a,1,,,\n",
+         "b,two,,,\n", "b,2,,,"]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 64, 300])
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_among_plain_ones_is_read_as_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, size: int
+) -> None:
+    """Wherever a piece of the file begins."""
+    monkeypatch.setattr(bundle_module, "PIECE", size)
+    write(tmp_path / "b", FIVE)
+    path = tmp_path / "b" / "plain.csv"
+    with path.open("w", newline="") as file:
+        file.write(HEADER + "a,1,0.5,x,true\n" * 30 + line + '"d",4,,"e",false\n' * 30)
+    assert read(Bundle(tmp_path / "b").rows("plain")) == read_alone(Bundle(tmp_path / "b"))
+    with path.open("w", newline="") as file:
+        file.write(HEADER + line)
+    assert read(Bundle(tmp_path / "b").rows("plain")) == read_alone(Bundle(tmp_path / "b"))
+
+
 HEADER = "name,value,share,note,sure\n"
 UNREADABLE: dict[str, tuple[Damage, str]] = {
     "missing": (lambda bundle: (bundle / "plain.csv").unlink(), "missing, though datapackage.json"),
