@@ -136,8 +136,9 @@ def run_why(args: argparse.Namespace) -> int:
         answer.command = answer.command.replace("show profile_frames", "findings")
     read = [section.section for section in bundle.sections if section.rows]
     if len(read) == 1 and not given.bundles and answer.command.startswith("mmscope findings "):
-        # A file of one table: no other command shows more of it.
-        answer.command = f"mmscope show {read[0]} {shlex.quote(str(path))}"
+        # A file of one section: no other command shows more of it than that of its first table.
+        table = next(each for each in bundle.tables.values() if each.section == read[0])
+        answer.command = f"mmscope show {table.name} {shlex.quote(str(path))}"
     _say(answer, as_json=args.json)
     return code
 

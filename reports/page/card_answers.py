@@ -163,14 +163,15 @@ def _measured(
 def holders(bundle: Bundle) -> str:
     """
     The largest owner that is named, and the largest classes; the class first where no one has
-    half of it. Without a ledger that of a watch, page_owner, slab caches, or the log, else what is
-    free, or what a lone cgroup's file has; empty without any.
+    half of it. Without a ledger that of a watch, page_owner, slab caches, lines of source, or the
+    log, else what is free, or what a lone cgroup's file has; empty without any.
     """
     if "memory_ledger" not in bundle.tables:
         of_parts = (
             _held_in_watch,
             _held_by_functions,
             _held_by_caches,
+            _held_by_lines,
             _held_in_log,
             _free_by_zone,
             _of_one_cgroup,
@@ -272,6 +273,18 @@ def _held_by_caches(bundle: Bundle) -> str:
         if size
     ]
     return f"largest slab caches: {', '.join(said)}" if said else ""
+
+
+def _held_by_lines(bundle: Bundle) -> str:
+    """The lines of source that allocated most."""
+    rows = bundle.rows("alloc_tags") if "alloc_tags" in bundle.tables else ()
+    held = [(row["bytes"], f"{row['function']} ({row['file']}:{row['line']})") for row in rows]
+    said = [
+        f"{cut(name, MOST_NAMED)} {display.size(size)}"
+        for size, name in heapq.nlargest(3, ((size or 0, name) for size, name in held))
+        if size
+    ]
+    return f"allocated most: {', '.join(said)}" if said else ""
 
 
 # As the kernel prints them of the machine.
