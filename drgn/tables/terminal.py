@@ -411,16 +411,17 @@ def _name_widths(described: Sequence[Column], *, broken: bool) -> list[int]:
     """
     return [
         max(
-            len(column.unit) if column.unit not in column.name else 0,
-            *map(len, _broken(column.name, 0).splitlines() if broken else [column.name]),
+            len(_unit(column)),
+            *map(len, _broken(name, 0).splitlines() if broken else [name]),
         )
-        for column in map(_visible, described)
+        for column, name in ((each, visible(each.name)) for each in described)
     ]
 
 
-def _visible(column: Column) -> Column:
-    """A column whose name and unit, which may be a stranger's, can be shown."""
-    return dataclasses.replace(column, name=visible(column.name), unit=visible(column.unit))
+def _unit(column: Column) -> str:
+    """A column's unit where its name does not say it; both may be a stranger's."""
+    said = {"%": "percent"}.get(column.unit, column.unit) in column.name
+    return "" if said else visible(column.unit)
 
 
 def _needed(names: Sequence[int], widths: Sequence[int]) -> int:
@@ -484,8 +485,8 @@ def _parts(
 def _turned_name(column: Column) -> Text:
     """The first cell of a line of a turned table."""
     name = Text(visible(column.name))
-    if column.unit and column.unit not in column.name:
-        name.append(f" ({visible(column.unit)})", "dim")
+    if unit := _unit(column):
+        name.append(f" ({unit})", "dim")
     return name
 
 
@@ -520,8 +521,8 @@ def _table(
     for position, column in enumerate(described):
         name = visible(column.name)
         header = Text(_broken(name, least[position]) if broken else name)
-        if column.unit and column.unit not in column.name:
-            header.append(f"\n{visible(column.unit)}", "dim")
+        if unit := _unit(column):
+            header.append(f"\n{unit}", "dim")
         side: Literal["left", "right"] = "right" if _is_amount(column) else "left"
         table.add_column(header, justify=side, no_wrap=True)
     for row in cells:

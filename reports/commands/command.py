@@ -9,6 +9,7 @@ that says what to do; ``-v`` adds the traceback.
 
 import argparse
 import io
+import itertools
 import json
 import os
 import pkgutil
@@ -171,13 +172,19 @@ def _run(words: list[str]) -> int:
     except UsageError as error:
         say(str(error))
         return BAD_USAGE
+    progs = {each.prog: each for each in parsers(parser)}
+    typed = (f"{parser.prog} {' '.join(words[:number])}" for number in (2, 1))
+    asked = next((progs[prog] for prog in typed if prog in progs), parser)
+    # A slip in an option before what is missing, which argparse says first.
+    options = {name for each in parsers(parser) for a in each._actions for name in a.option_strings}
+    for word in itertools.takewhile(lambda word: word != "--", words):
+        name = word.partition("=")[0]
+        if re.match(r"--[^ ]+$", name) and not any(each.startswith(name) for each in options):
+            asked.error(f"unrecognized arguments: {word}")
     args, left = parser.parse_known_args(words)
     if left[:1] == [VERSUS] and not any(word.startswith("-") for word in left):
         args.bundles += left  # what is behind an option, argparse leaves
     elif left:
-        progs = {each.prog: each for each in parsers(parser)}
-        typed = (f"{parser.prog} {' '.join(words[:number])}" for number in (2, 1))
-        asked = next((progs[prog] for prog in typed if prog in progs), parser)
         asked.error(f"unrecognized arguments: {' '.join(left)}")
     args.command = command
     return run_and_explain(args)
@@ -244,6 +251,7 @@ class Parser(argparse.ArgumentParser):
             message = re.sub(r"invalid choice: .*", f"no {found[1]!r}; there is ", message)
             message += ", ".join(known)
         what = f"{found[1]}: unknown{near} See" if found and near else f"{message}; see"
+        what = what.replace("?; see", "? See")
         # Its usage takes ten lines, in which what is wrong is not seen.
         self.exit(BAD_USAGE, f"{self.prog}: {what} '{self.prog} --help'\n")
 
@@ -392,6 +400,7 @@ def add_doctor(command: Command) -> None:
     sub.add_argument(
         "-a", "--all", action="store_true", help="what each source gives, and what it costs to read"
     )
+    sub.add_argument("--json", action="store_true", help="all of it as JSON")
 
 
 # What stands for -- between the two sides of a comparison.

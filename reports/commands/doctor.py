@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import errno
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -99,7 +100,10 @@ WIDTH = 100
 
 def run(args: argparse.Namespace) -> int:
     rows, costs = checks(), prices_here()
-    if args.all:
+    if args.json:
+        found = {"sources": rows, "prices": costs}
+        echo(*json.dumps(found, indent=1, default=dataclasses.asdict).split("\n"), sep="\n")
+    elif args.all:
         print_dataclasses(Check, said_once(rows))
         echo()
         print_dataclasses(PriceHere, costs, title="What it costs this host to be read")

@@ -170,7 +170,8 @@ def nothing_found(verdict: Verdict, *, wants: bool = True) -> str:
     made = f"No trouble found by {display.plural(verdict.made, 'check')}"
     if not verdict.blind:
         return f"{made}.{wanted}"
-    return f"Cannot tell: {unseen(verdict)}. {made}, which do not see that.{wanted}"
+    do = "does" if verdict.made == 1 else "do"
+    return f"Cannot tell: {unseen(verdict)}. {made}, which {do} not see that.{wanted}"
 
 
 def unseen(verdict: Verdict) -> str:

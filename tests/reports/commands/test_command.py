@@ -109,7 +109,10 @@ def test_v_shows_the_traceback(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["dance"], "mmscope: no 'dance'; there is why, "),
-        (["--hlp"], "mmscope: give a command, such as 'mmscope why'; see 'mmscope --help'"),
+        (["--hlp"], "mmscope: --hlp: unknown; did you mean --help? See 'mmscope --help'"),
+        (["-v"], "mmscope: give a command, such as 'mmscope why'; see 'mmscope --help'"),
+        (["watch", "--intervall", "3"], "--intervall: unknown; did you mean --interval? See "),
+        (["collect", "--only", "zone"], "no section 'zone'; did you mean zones? See "),
         (["collct"], "collct: unknown; did you mean collect?"),
         (["findings", "x", "--jsn"], "--jsn: unknown; did you mean --json?"),
         (["lake", "fidings", "x"], "fidings: unknown; did you mean findings?"),
