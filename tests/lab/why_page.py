@@ -55,7 +55,14 @@ OF_LAB: tuple[tuple[str, Input], ...] = (
         "stable",
         Input("vmcore kern.log", "A dump with a log beside it; both are joined", beside_a_log),
     ),
-    ("stable", Input("dump.202611300808", "Compressed (kdump)", packed)),
+    (
+        "stable",
+        Input(
+            "dump.202611300808",
+            "Compressed (kdump); a process is really called `a) b, (c`",
+            packed,
+        ),
+    ),
     ("stable", Input("vmcore-incomplete", "Cut short", cut)),
     (
         "stable",

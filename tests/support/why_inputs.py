@@ -11,6 +11,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import tarfile
 import tempfile
@@ -66,12 +67,19 @@ class Input:
 
 
 def printed(given: str, folder: Path) -> list[str]:
-    """The lines that one gets in a folder; perf is the one that is there, if any."""
+    """
+    The lines that one gets in a folder, whose command runs as it stands; perf is the one that is
+    there, if any.
+    """
     path = f"{folder}:{os.environ['PATH']}"
     own = [] if is_bundle(folder / given) else ["-o", "case"]
     with contextlib.chdir(folder), patch.dict(os.environ, PATH=path):
         done = run("why", *given.split(), *own)
-    lines: list[str] = done.stdout.splitlines()
+        lines: list[str] = done.stdout.splitlines()
+        for line in lines:
+            if line.startswith("run "):
+                shown = run(*shlex.split(line)[2:])
+                assert shown.returncode == 0 and shown.stdout, f"{line}: {shown.stderr}"
     assert len(lines) <= 10 and all(len(line) <= 80 for line in lines), lines
     return lines or done.stderr.splitlines()
 

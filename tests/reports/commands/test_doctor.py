@@ -3,6 +3,7 @@
 
 import dataclasses
 import errno
+import json
 import os
 import re
 import shutil
@@ -572,3 +573,15 @@ def test_the_summary_is_lines_of_a_terminal(capsys: pytest.CaptureFixture[str]) 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5 and max(map(len, lines)) <= doctor.WIDTH
     assert not any("\\n" in line for line in lines)
+
+
+def test_all_of_it_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = Check("/proc/zoneinfo", "no", "zones", "not there", None)
+    price = PriceHere("/proc/*/maps", "mmap_lock", None, "yes")
+    monkeypatch.setattr(doctor, "checks", lambda: [row])
+    monkeypatch.setattr(doctor, "prices_here", lambda: [price])
+    assert main(["doctor", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"sources": [dataclasses.asdict(row)], "prices": [dataclasses.asdict(price)]}
