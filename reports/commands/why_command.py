@@ -135,8 +135,10 @@ def run_why(args: argparse.Namespace) -> int:
         answer.unknown = unread + answer.unknown
         answer.command = answer.command.replace("show profile_frames", "findings")
     read = [section.section for section in bundle.sections if section.rows]
-    if len(read) == 1 and not given.bundles and answer.command.startswith("mmscope findings "):
-        # A file of one section: no other command shows more of it than that of its first table.
+    nothing = bundle.target.get("kind") == "files" and not answer.cause and not answer.notice
+    alone = len(read) == 1 or (read and nothing)
+    if alone and not given.bundles and answer.command.startswith("mmscope findings "):
+        # Of a file of one section, or where nothing was found, the first table shows most.
         table = next(each for each in bundle.tables.values() if each.section == read[0])
         answer.command = f"mmscope show {table.name} {shlex.quote(str(path))}"
     _say(answer, as_json=args.json)

@@ -8,6 +8,7 @@ why something is slow, where no check could be made of it. Then it says what wou
 """
 
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ def holders(bundle: Bundle) -> str:
     """
     The largest owner that is named, and the largest classes; the class first where no one has
     half of it. Without a ledger that of a watch, page_owner, slab caches, lines of source, or the
-    log, else what is free, or what a lone cgroup's file has; empty without any.
+    log, else what is free, or what a lone file of a cgroup or process has; empty without any.
     """
     if "memory_ledger" not in bundle.tables:
         of_parts = (
@@ -175,6 +176,7 @@ def holders(bundle: Bundle) -> str:
             _held_in_log,
             _free_by_zone,
             _of_one_cgroup,
+            _of_one_process,
         )
         return next((said for part in of_parts if (said := part(bundle))), "")
     drawn = memory_bar.draw(_rows(bundle, *OF_HOLDERS), bundle.page_size)
@@ -350,6 +352,29 @@ def _of_one_cgroup(bundle: Bundle) -> str:
     said = [f"{name} {display.size(has[key])}" for key, name in OF_CGROUP.items() if key in has]
     said += [display.plural(has[key], *words) for key, words in EVENTS.items() if key in has]
     return f"in the cgroup: {', '.join(said)}" if said else ""
+
+
+# Of a process's own files, its smaps_rollup before its status.
+OF_PROCESS = {
+    "process_shares": {"resident_bytes": "RSS", "pss_bytes": "PSS", "unique_bytes": "USS"},
+    "process_memory": {
+        "resident_bytes": "RSS",
+        "anon_bytes": "anonymous",
+        "swap_bytes": "in swap",
+        "pgtables_bytes": "page tables",
+    },
+}
+
+
+def _of_one_process(bundle: Bundle) -> str:
+    """Memory of a lone process's file."""
+    for table in (each for each in OF_PROCESS if each in bundle.tables):
+        rows = list(itertools.islice(bundle.rows(table), 2))
+        if len(rows) == 1:
+            has = ((name, rows[0][key]) for key, name in OF_PROCESS[table].items())
+            said = ", ".join(f"{name} {display.size(size)}" for name, size in has if size)
+            return f"in the process: {said}" if said else ""
+    return ""
 
 
 def _watched(

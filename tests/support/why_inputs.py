@@ -37,8 +37,25 @@ Pss:              204800 kB
 Pss_Anon:         204800 kB
 Pss_File:              0 kB
 Pss_Shmem:             0 kB
+Shared_Clean:          0 kB
+Shared_Dirty:          0 kB
+Private_Clean:         0 kB
 Private_Dirty:    204800 kB
 SwapPss:               0 kB
+Locked:                0 kB
+7f0020000000-7f0020200000 r-xp 00000000 fe:00 247741                     /usr/lib/libexample.so
+Size:               2048 kB
+Rss:                1024 kB
+Pss:                 256 kB
+Pss_Anon:              0 kB
+Pss_File:            256 kB
+Pss_Shmem:             0 kB
+Shared_Clean:       1024 kB
+Shared_Dirty:          0 kB
+Private_Clean:         0 kB
+Private_Dirty:         0 kB
+SwapPss:               0 kB
+Locked:                0 kB
 """
 MEMORY_STAT = "anon 209715200\nfile 4096\nkernel 1048576\nslab 524288\npgfault 70000\n"
 MEMORY_EVENTS = "low 0\nhigh 12\nmax 900\noom 3\noom_kill 3\n"
