@@ -347,7 +347,7 @@ MISSED = NotChecked("id", "title", "reason")
         (
             Verdict([], [("a", "A")], [], blind=["2 GiB are in no counter", "x"]),
             "h: Cannot tell: 2 GiB are in no counter; 1 more reason. No trouble found by 1 check, "
-            "which do not see that.",
+            "which does not see that.",
         ),
         (
             Verdict([finding("notice")], [], []),
