@@ -168,7 +168,7 @@ def answer_of_lake(where: str) -> Answer:
         verdict=CANNOT_TELL,
         sentence=headline(fleet),
         short=f"nothing above a notice found on {plural(len(fleet.hosts), 'host')}.",
-        unknown=[f"{len(fleet.unasked):,} checks have data on no host"] if fleet.unasked else [],
+        unknown=[f"{len(fleet.unasked):,} checks have no data on any host"] if fleet.unasked else [],
         command=f"mmscope lake findings {shlex.quote(where)}",
         bundle=where,
     )

@@ -162,7 +162,7 @@ def _silent(fleet: Fleet) -> str:
     if some:
         said += f", {some:,} on those that have the data"
     if fleet.unasked:
-        said += f"; {len(fleet.unasked):,} have data on no host"
+        said += f"; {len(fleet.unasked):,} have no data on any host"
     return said
 
 

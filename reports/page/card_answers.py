@@ -218,7 +218,7 @@ def holders(bundle: Bundle) -> str:
         of_it = f"{display.size(in_part)} of it {part}; {of_it}"
     others = ", ".join(words for name, words in shares if name != first["name"])
     besides = f". Other large classes: {others}" if others else ""
-    return f"the largest class is {label(first['name'])}: {held}; {of_it}{besides}"
+    return f"the largest class in use is {label(first['name'])}: {held}; {of_it}{besides}"
 
 
 def _owner_in(segment: Row) -> list[tuple[str, int]]:

@@ -77,8 +77,8 @@ def test_where_no_cause_is_named_it_says_who_has_the_memory(
     (here / "slab.txt").write_text("".join(f"{name}: {size} kB\n" for name, size in text.items()))
     said = told(capsys, "slab.txt")
     assert "cause" not in said and said["memory"].startswith(
-        "the largest class is slab: 5 GiB, 62.5 % of memory; 4 GiB of it reclaimable; owner "
-        "unknown. Other large classes: "
+        "the largest class in use is slab: 5 GiB, 62.5 % of memory; 4 GiB of it reclaimable; "
+        "owner unknown. Other large classes: "
     )
 
 

@@ -22,7 +22,7 @@ FIRST = re.compile(
 )
 RESTS_ON = re.compile(
     r"(\d+) findings? in 5 bundles; (\d+) checks? found nothing on all hosts, (\d+) on those that "
-    r"have the data; (\d+) have data on no host"
+    r"have the data; (\d+) have no data on any host"
 )
 
 
