@@ -162,13 +162,14 @@ def answer_of_lake(where: str) -> Answer:
 
     fleet = ask_fleet(read_catalog(where), OURS(), ledgers=False)
     read = f"a lake of {plural(len(fleet.hosts), 'host')}, {plural(fleet.bundles, 'bundle')}"
+    unasked = f"{len(fleet.unasked):,} checks have no data on any host"
     answer = Answer(
         read=[f"{read} ({Path(where).name or where})"],
         refused=list(fleet.said),
         verdict=CANNOT_TELL,
         sentence=headline(fleet),
         short=f"nothing above a notice found on {plural(len(fleet.hosts), 'host')}.",
-        unknown=[f"{len(fleet.unasked):,} checks have no data on any host"] if fleet.unasked else [],
+        unknown=[unasked] if fleet.unasked else [],
         command=f"mmscope lake findings {shlex.quote(where)}",
         bundle=where,
     )
