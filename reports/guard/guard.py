@@ -49,8 +49,8 @@ from mmscope.reports.watch.samples import Sample, Sampler, host_target, thp_orde
 LOCK = ".guard.pid"
 BY_HAND = Trigger("by-hand", "Asked for by hand", "notice", "", distance=0)
 RESERVE = 4 << 20
-# Of a CPU, that /proc/pagetypeinfo may take: it keeps interrupts off.
-PAGETYPEINFO_SHARE = 0.001
+# Of a CPU, that /proc/pagetypeinfo may take: it keeps interrupts off. And /proc/allocinfo.
+PAGETYPEINFO_SHARE, LINES_SHARE = 0.001, 0.001
 # The first part of a capture does not wait; the rest of one is done before that of the next.
 MOST_AT_ONCE = 4
 GRACE = 150.0  # seconds after its time that a capture is ended from outside
@@ -219,7 +219,7 @@ class Guard:
         self.shows_pid = False
         root, self.page_size = args.proc_root, os.sysconf("SC_PAGE_SIZE")
         order = thp_order(root, self.page_size)
-        self.sampler = Sampler(root, order, share=PAGETYPEINFO_SHARE)
+        self.sampler = Sampler(root, order, share=PAGETYPEINFO_SHARE, lines=LINES_SHARE)
         self.header = {
             "watch": FORMAT,
             "interval": args.interval,

@@ -35,6 +35,7 @@ import os
 import re
 import resource
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -379,8 +380,47 @@ class Holders:
             yield key, (size, {})
 
     def _lines_of_source(self) -> Iterator[tuple[Key, Held]]:
-        least = max(LINE_BYTES, int(LINE_PART * self._total))
         with contextlib.suppress(FileNotFoundError):  # no CONFIG_MEM_ALLOC_PROFILING
-            path = os.path.join(self._root, "proc/allocinfo")
-            for name, size in lines_holding(path, least).items():
+            for name, size in _lines(self._root, self._total).items():
                 yield (name, None), (size, {})
+
+
+def _lines(root: str, total: int) -> Counter[str]:
+    least = max(LINE_BYTES, int(LINE_PART * total))
+    return lines_holding(os.path.join(root, "proc/allocinfo"), least)
+
+
+class Lines:
+    """
+    Reads lines of source for who keeps the last minutes alone: whatever reading is the first that
+    is kept, it says of each line what it had then.
+
+    :param share: of a CPU, that readings may take.
+    """
+
+    def __init__(self, root: str, share: float) -> None:
+        self._root, self._share, self._budget = root, share, Budget()
+        self._there = os.path.exists(os.path.join(root, "proc/allocinfo"))
+        self._before: Counter[str] | None = None
+
+    @property
+    def due(self) -> bool:
+        """Tell if it is time for a reading, and there is something to read."""
+        return self._there and self._budget.due(self._share)
+
+    def read(self, total: int) -> list[list[Any]]:
+        """
+        Rows as of :meth:`Holders.read`. What the reading before did not have had nothing at first.
+
+        :raises OSError, ValueError: it cannot be read.
+        """
+        with self._budget.spend():
+            held = _lines(self._root, total)
+        before = held if self._before is None else self._before
+        self._before = held
+        rows: list[list[Any]] = [
+            [LINE, name, None, size, size if name in before else 0, {}]
+            for name, size in held.items()
+        ]
+        gone = before.keys() - held.keys()
+        return rows + [[LINE, name, None, None, before[name], {}] for name in sorted(gone)]

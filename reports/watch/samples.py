@@ -34,7 +34,7 @@ from mmscope.drgn.text.proc_text import (
     since_boot,
     zone_file_pages,
 )
-from mmscope.reports.watch.holders import Holders
+from mmscope.reports.watch.holders import LINE, Holders, Lines
 from mmscope.reports.watch.kills import Kills
 from mmscope.reports.watch.sleepers import Sleepers
 
@@ -85,6 +85,7 @@ class Sampler:
     :param everything: also what is dear to read on a running host.
     :param share: of a CPU, that /proc/pagetypeinfo may take.
     :param holders: also read who holds memory, and which tasks sleep in D state.
+    :param lines: of a CPU, that lines of source may take of those who hold memory; 0: not read.
     :ivar total: memory of the host in bytes, as last read.
     """
 
@@ -96,10 +97,12 @@ class Sampler:
         everything: bool = False,
         share: float = PAGETYPEINFO_SHARE,
         holders: bool = False,
+        lines: float = 0.0,
     ) -> None:
         self.root, self.thp_order, self.share = root, thp_order, share
         self._pagetypeinfo_due = 0.0
         self._holders = Holders(root, everything=everything) if holders else None
+        self._lines = Lines(root, lines) if lines else None
         self._sleepers = Sleepers(root) if holders else None
         self._kills = Kills(root) if holders else None
         self.total = 0
@@ -143,6 +146,8 @@ class Sampler:
             available = sample["meminfo"].get("MemAvailable", 0)
             if not trial and self._holders and self._holders.due(available, self.total):
                 sample |= self.holders()
+            if not trial and self._lines and self._lines.due:
+                sample |= self._lines_of_source(self._lines)
         if self._kills and not trial and "oom_kill" in sample.get("vmstat", {}):
             sample["kills"] = self._kills.read(sample["vmstat"]["oom_kill"])
         if self._sleepers and not trial and self._sleepers.due:
@@ -226,6 +231,14 @@ class Sampler:
         rows, unread = self._holders.read(self.total), dict(self._holders.unread)
         if self._kills and self._kills.unread:
             unread["OOM kills"] = self._kills.unread
+        return {"holders": rows, "holders_at": at, "holders_unread": unread}
+
+    def _lines_of_source(self, lines: Lines) -> Sample:
+        at, rows, unread = time.monotonic(), [], {}
+        try:
+            rows = lines.read(self.total)
+        except (OSError, ValueError) as error:
+            unread[LINE] = self._reason(LINE, error)
         return {"holders": rows, "holders_at": at, "holders_unread": unread}
 
     def sleepers(self) -> Sample:

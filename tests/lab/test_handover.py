@@ -37,6 +37,8 @@ MIB = 1 << 20
 # As kho_scratch= of its command line: of low memory, of all, of each of two nodes.
 AREAS = [16 * MIB, 48 * MIB, 32 * MIB, 32 * MIB]
 PIPES, STEPS, READINGS = 8, 12, 20
+# Of fs/pipe.c, the lines that take pages; others take room for the ring of them.
+PAGES = "(anon_pipe_"
 
 PROGRAM = (
     SAMPLES
@@ -88,6 +90,20 @@ if child == 0:
     os._exit(main())
 fill_pipes(child)
 os.waitpid(child, 0)
+
+# As guard does.
+from mmscope.reports.watch.samples import Sampler
+
+sampler, samples = Sampler("/", 9, lines=1.0), []
+for _ in range(3):
+    samples.append(sampler.take())
+    for _ in range({PIPES}):
+        reader, writer = os.pipe()
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, {MIB})
+        os.write(writer, bytes({MIB}))
+        held.append((reader, writer))
+    time.sleep(1)
+Path("/out/handover/samples.json").write_text(json.dumps(samples))
 """
 )
 IN_GUEST = InGuest("handover", "handover", 1, PROGRAM)
@@ -187,7 +203,7 @@ def test_a_watch_names_the_line_that_took_pages_which_are_in_no_counter(out: Pat
     bundle = Bundle(out / "watch")
     rows = [row for row in bundle.rows("watch_holders") if row["kind"] == "line of source"]
     gained = {row["name"]: row["last_bytes"] - row["first_bytes"]
-              for row in rows if row["name"].startswith("fs/pipe.c:")}  # fmt: skip
+              for row in rows if PAGES in row["name"]}  # fmt: skip
     # anon_pipe_get_page(), and for the first pages of a write anon_pipe_prefill_and_lock().
     assert sum(gained.values()) == PIPES * STEPS * MIB
     most = max(gained, key=gained.__getitem__)
@@ -197,3 +213,12 @@ def test_a_watch_names_the_line_that_took_pages_which_are_in_no_counter(out: Pat
         if item.id == "watch-kernel-memory-grows" and "in no counter" in item.title
     )
     assert finding.owner == most
+
+
+def test_samples_of_guard_have_it_too(out: Path) -> None:
+    held = []
+    for sample in json.loads((out / "samples.json").read_text()):
+        assert {kind for kind, *_ in sample["holders"]} == {"line of source"}
+        pipes = [size for _, name, _, size, *_ in sample["holders"] if PAGES in name]
+        held.append(sum(pipes))
+    assert [later - held[0] for later in held] == [0, PIPES * MIB, 2 * PIPES * MIB]

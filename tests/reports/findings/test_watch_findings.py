@@ -703,6 +703,17 @@ def test_kernel_memory_that_grows_is_of_the_cache_that_grew(tmp_path: Path) -> N
     assert owner(asked(tmp_path / "b", [*grows, given], 12), "watch-kernel-memory-grows") == ""
 
 
+def test_lines_of_source_alone_tell_nothing_of_other_holders(tmp_path: Path) -> None:
+    """As guard reads them: what needs processes or cgroups is as unknown as without."""
+    rows = [level(n, name, size) for n in range(12) for name, size in
+            (("MemTotal", 4000), ("MemAvailable", 2000), ("Shmem", 1500))]  # fmt: skip
+    verdicts = [asked(tmp_path / name, [*rows, *more], 12) for name, more in
+                (("a", []), ("b", [held("line of source", "fs/y.c:8 (f)", 0, 70)]))]  # fmt: skip
+    without, beside = ((v.word, {id for id, _ in v.silent}, {f.id for f in v.found},
+                        [blind for blind in v.blind]) for v in verdicts)  # fmt: skip
+    assert beside == without
+
+
 def test_memory_in_no_counter_that_grows_is_of_the_line_that_allocated_as_much(
     tmp_path: Path,
 ) -> None:

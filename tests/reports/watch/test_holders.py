@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched_host import samples_of
+from watched_host import make_host, samples_of
 
 from mmscope.reports.rows.watch_rows import WatchHolder
 from mmscope.reports.watch import holders, watch_tables
-from mmscope.reports.watch.holders import Holders
+from mmscope.reports.watch.holders import Holders, Lines
+from mmscope.reports.watch.samples import Sampler
 
 MIB = 1 << 20
 TOTAL = 1000 * MIB
@@ -307,3 +308,42 @@ def test_lines_of_source_are_those_of_allocinfo_that_hold_enough(root: Path) -> 
     (root / "proc/allocinfo").write_text("allocinfo - version: 2.0\n1 cut")
     read(source)
     assert "its last line has no end" in source.unread["line of source"]
+
+
+def test_lines_are_read_for_who_keeps_the_last_minutes_alone(root: Path) -> None:
+    (root / "proc/allocinfo").unlink(missing_ok=True)
+    assert not Lines(str(root), 1.0).due
+
+    def hold(**sizes: int) -> None:
+        rows = [f"{size * MIB:12} 9 fs/{name}.c:7 func:f \n" for name, size in sizes.items()]
+        (root / "proc/allocinfo").write_text(
+            "allocinfo - version: 2.0\n#     <size>  <calls> <tag info>\n" + "".join(rows)
+        )
+
+    hold(a=100, b=50)
+    source = Lines(str(root), 1.0)
+    assert source.due
+    said = []
+    for sizes in ({"a": 100, "b": 50}, {"a": 130, "b": 50}, {"a": 160, "c": 30}, {"a": 190}):
+        hold(**sizes)
+        said.append({"holders": source.read(TOTAL), "holders_at": 1000.0 + 5 * len(said)})
+    # The first reading is kept no more.
+    rows = {row.name: row for row in watch_tables.holders(samples_of(root, [*said[1:], {}]))}
+    grown = {name: (row.first_bytes // MIB, row.last_bytes // MIB, row.gone)
+             for name, row in rows.items()}  # fmt: skip
+    assert grown == {"fs/a.c:7 (f)": (130, 190, False), "fs/b.c:7 (f)": (50, 0, True),
+                     "fs/c.c:7 (f)": (0, 0, True)}  # fmt: skip
+
+
+def test_a_sampler_for_guard_reads_lines_and_no_other_holders(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = root / "host"
+    make_host(host)
+    (host / "proc/allocinfo").write_text("allocinfo - version: 2.0\n   999999999 9 a.c:1 func:f \n")
+    sampler = Sampler(str(host), 9, lines=0.001)
+    assert {kind for kind, *_ in sampler.take()["holders"]} == {"line of source"}
+    assert "holders" not in sampler.take()  # it is too soon
+    (host / "proc/allocinfo").write_text("other\n")
+    unread = Sampler(str(host), 9, lines=0.001).take()["holders_unread"]
+    assert "first line is not there" in unread["line of source"]
