@@ -42,6 +42,7 @@ from mmscope.reports.bundle.description import (
     DESCRIPTION,
     ESCAPE,
     FORMAT,
+    LAKE,
     MAX_DESCRIPTION_BYTES,
     MAX_RESOURCES,
     MAX_SECTIONS,
@@ -103,6 +104,8 @@ class Bundle:
                 f"{path}: no permission to read it: it is another user's, such as root's; have its "
                 "owner run 'chmod -R a+rX' on it, or write it with --mode 644"
             )
+        if (path / LAKE).is_file():
+            raise BundleError(f"{path}: a lake, not a bundle: 'mmscope lake findings {path}'")
         if not os.path.lexists(description):
             raise BundleError(
                 f"{path}: not a bundle: it has no {DESCRIPTION}; 'mmscope collect' makes one"

@@ -24,6 +24,7 @@ from mmscope.reports.bundle.cells import READERS
 from mmscope.reports.bundle.outcome import UsageError
 
 DESCRIPTION = "datapackage.json"
+LAKE = "lake.json"  # a lake has it in that place
 # What columns mean, as docs/bundle-format.md has it: one more when a column is renamed, retyped or
 # dropped. 0 is that of mmscope 0.1.0, whose bundles do not say it.
 FORMAT = 1

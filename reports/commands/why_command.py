@@ -24,6 +24,7 @@ from mmscope.drgn.tables.display import folded, plural
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import LAKE
 from mmscope.reports.bundle.outcome import DONE, Command, UsageError, say
 from mmscope.reports.bundle.redact import add_redact_options
 from mmscope.reports.collect.run_section import missing_sections
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from mmscope.reports.findings.verdict import Judgement
 
 WIDTH, LABEL, LINES = 80, 9, 10
-# What tells a lake, before the libraries that read it are imported.
-LAKE = "lake.json"
 # What takes more than a line first, where there is room.
 ROOM_FIRST = (
     *("next", "cause", "notice", "verdict", "owner", "harm", "memory"),

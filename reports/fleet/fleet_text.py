@@ -14,7 +14,7 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column
 from mmscope.drgn.tables.terminal import print_prose, print_rows
 from mmscope.reports.bundle.database import connect, in_a_line
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, did_you_mean, say
 from mmscope.reports.findings.question import HIDES, load_questions
 from mmscope.reports.fleet.fleet import (
     Fleet,
@@ -73,8 +73,9 @@ def print_fleet(args: argparse.Namespace) -> int:
     """``mmscope lake findings``."""
     questions = load_questions()
     for id in args.only or ():
-        if id not in {question.id for question in questions}:
-            raise UsageError(f"no finding is called {id[:80]!r}; reports/findings has them")
+        known = {question.id for question in questions}
+        if id not in known:
+            raise UsageError(f"no finding is called {id[:80]!r}{did_you_mean(id, known)}")
     if args.only:
         questions = [question for question in questions if question.id in args.only]
     catalog = catalog_of(args)
@@ -316,10 +317,9 @@ def rows_query(catalog: Catalog, table: str) -> tuple[list[str], str, dict[str, 
     """
     files = [file for file in catalog.files if file.table == table]
     if not files or table.startswith(OURS):
-        raise UsageError(
-            f"{catalog.lake}: has no table {table[:80]}; 'mmscope lake show {catalog.lake} tables' "
-            "lists them"
-        )
+        near = did_you_mean(table, {file.table for file in catalog.files})
+        lists = f"; 'mmscope lake show {catalog.lake} tables' lists them"
+        raise UsageError(f"{catalog.lake}: has no table {table[:80]}{near or lists}")
     catalog.lake.fetch(files)
     whole, faults = whole_of(catalog.lake, files)
     query = (

@@ -32,12 +32,12 @@ from typing import Any
 
 from mmscope import __version__
 from mmscope.drgn.text.plain_file import check_folder, open_plain
-from mmscope.reports.bundle.description import IDENTIFIER
+from mmscope.reports.bundle.description import IDENTIFIER, LAKE
 from mmscope.reports.bundle.leftovers import clear_up, is_unfinished, replaced
 from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder, no_wider_than
 from mmscope.reports.bundle.outcome import UsageError, say
 
-DESCRIPTION, LOCK, STAGE = "lake.json", ".lock", ".stage"
+DESCRIPTION, LOCK, STAGE = LAKE, ".lock", ".stage"
 # What lake.json means: one more when a reader of before would be wrong.
 LAYOUT = 1
 BUNDLES, STACKS = "lake_bundles", "lake_stacks"

@@ -710,6 +710,13 @@ def test_no_bundle_at_all(tmp_path: Path) -> None:
             Bundle(tmp_path / name)
 
 
+def test_a_lake_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "lake.json").write_text("{}")
+    words = f"a lake, not a bundle: 'mmscope lake findings {tmp_path}'"
+    with pytest.raises(BundleError, match=words):
+        Bundle(tmp_path)
+
+
 def test_a_table_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
     write(tmp_path / "b", [])
     with pytest.raises(BundleError, match="has no table pages; it has plain, sections"):
