@@ -45,6 +45,7 @@ from mmscope.drgn.opening.vmcoreinfo_file import read_vmcoreinfo
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.nodes import online_nodes
+from mmscope.drgn.tables.hostile_text import cut
 
 # A class of its own since drgn 0.3.0; before, drgn raised Exception itself.
 BadDataError: type[Exception] = getattr(drgn, "BadDataError", Exception)
@@ -400,6 +401,9 @@ def _is_btf(path: Path) -> bool:
 def _load_symbols(prog: Program, symbols: Sequence[Path]) -> None:
     info = vmcoreinfo(prog)
     release = info.get("OSRELEASE", "of unknown release")
+    # drgn looks for files by that name, and logs it as UTF-8, which other bytes are not.
+    if not release.isprintable() or "\\" in release:
+        raise TargetError(f"VMCOREINFO is damaged: {cut(release, 80)!r} is no kernel release")
     wanted = info.get("BUILD-ID")
     if symbols:
         # drgn ignores files that do not fit, so that the reason would be lost.

@@ -178,6 +178,13 @@ def test_no_symbols_at_all(tmp_path: Path) -> None:
     assert "apt install linux-image-6.12.41+deb13-amd64-dbg, or give --symbols VMLINUX" in said
 
 
+def test_a_release_that_is_no_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    damaged = vmcore(release="7.2.12-????").replace(b"????", b"\xff\xff\xff\xff")
+    said = refusal(file(tmp_path, damaged))
+    assert "VMCOREINFO is damaged: '7.2.12-" in said and "is no kernel release" in said
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("release", "advice"),
     [
