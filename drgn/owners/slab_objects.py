@@ -128,6 +128,10 @@ def slots_of(
     # Slabs of a cache have one size, or the least that will do: allocate_slab(), mm/slub.c.
     for objects in distinct(sound["objects"]).tolist():
         alike = sound[sound["objects"] == objects]
+        slab_bytes = int(scan.pages_of(alike[:1])[0]) * page_size
+        if objects * size > slab_bytes:  # the cache's size is damaged
+            gaps.bytes += len(alike) * slab_bytes
+            continue
         slots = np.arange(objects, dtype=np.uint64) * np.uint64(size) + np.uint64(pad)
         step = max(BATCH_BYTES // max(objects * size, 1), 1)
         for first in range(0, len(alike), step):

@@ -197,6 +197,10 @@ SAID: dict[str, dict[str, str]] = {
         "slab_caches": r"object_bytes: 192 is more than slot_bytes, 1",
         "dentries": "an object of 1 bytes has no",
     },
+    "kmem_cache.size 2^28": {
+        "slab_caches": "the slabs of 1 cache do not add up",
+        "dentries": r"nr_dentry is [\d,]+, 0 were found",
+    },
     "kmem_cache.size 2^31": {
         "slab_caches": r"slot_bytes: 2,147,483,648 is beyond 1,073,741,824",
         "dentries": "cache of dentries is not found",
@@ -358,7 +362,7 @@ ON_ONE: tuple[Together, ...] = (
     ASKED,
     ("present_pages 2^60", "kmem_cache.size 0"),
     ("present_pages -1", "kmem_cache.size 2^31"),
-    ("spanned_pages -1", "pid twice"),
+    ("spanned_pages -1", "pid twice", "kmem_cache.size 2^28"),
     ("managed_pages 2^60", "low events of the root 7", "nr_empty_pop_pages 2^20"),
     ("nr_zspages 2^17", "total_vm + 1", "kmem_cache.object_size 2^20"),
     (

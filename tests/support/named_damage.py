@@ -258,6 +258,7 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "free_huge_pages -1": _huge_pages("free_huge_pages", ONES),
     "kmem_cache.size 0": _slot(0),
     "kmem_cache.size 1": _slot(1),
+    "kmem_cache.size 2^28": _slot(1 << 28),
     "kmem_cache.size 2^31": _slot(1 << 31),
     "kmem_cache.object_size 2^20": lambda prog: say(cache(prog, b"dentry").object_size, 1 << 20),
     "ksm_max_page_sharing -1": lambda prog: say(prog["ksm_max_page_sharing"], ONES),
