@@ -91,19 +91,16 @@ From seed 9 on text is read on the machine itself. Of seeds 10 and 11 text calle
 lost the owner of the vmalloc memory of seed 11; who keeps `dying-cgroups` a vmcore alone said.
 Mended afterwards.
 
-Of seed 12 the watch told `protection-too-large` by the file pages that came back; protected memory
-is a cause of these now. A vmcore called `backup-reads-everything` *trouble*: tasks had waited for
-memory 7.4 % of the last minute (PSI full); the guest had asked for less than 5 % of ten seconds
-before. It counts as wrong.
+Of seed 12 the watch told `protection-too-large` by the file pages that came back. A vmcore called
+`backup-reads-everything` *trouble*: tasks had waited 7.4 % of the last minute (PSI full).
 
 Of seeds 12 to 17 nothing sick was called clear. Wrong were text of `page-leak-of-module`, *cannot
 tell* in each, the caller of the vmalloc memory from text, and by the watch the owner of
 `dying-cgroups`, of seed 13 also that of `node-exhausted`. `swap-storm` of seeds 13 and 14 did not
-come about on a busy host.
+come about.
 
 6 of the 24 innocent machines of seed 11, and 1 of seed 10, were *cannot tell* from a vmcore, most
-as empty slabs of a cache that RCU frees (bio-192) were off its count already. Such slabs are no
-disagreement now.
+for empty slabs that RCU had not freed yet.
 
 The kept watches of seed 3 have no mappings, sockets, removed cgroups, protected memory, bound
 processes or names of the killed, which a watch reads now. A kept case of seed 1 is an innocent
@@ -173,8 +170,8 @@ nothing. What fills 64 GiB cannot be played on a smaller host.
 
 All of that was mended by seeds 19 and 20, the first point before seeds 20 to 22 were played. Of
 seed 24, 21 sick kinds on 7.2, a vmcore called `hugetlb-misconfigured` clear, and a watch
-`tmpfs-left-behind`; mended before seed 25. Of that the text of `page-leak-of-module` is *cannot
-tell*, and the watch told `dying-cgroups` by the slab that they take; they are its cause now.
+`tmpfs-left-behind`; mended before seed 25. Of that, text of
+`page-leak-of-module` is *cannot tell*, and the watch told `dying-cgroups` by their slab; mended.
 
 ## Kept cases by way
 
