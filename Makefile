@@ -247,7 +247,7 @@ sources: $(READY) ## whether the functions that findings name as their source ar
 	@$(BIN)/python tests/lab/named_sources.py
 
 .PHONY: asked
-asked: $(READY) ## drgn/opening/asked.toml: what each section asks of kernels' types, for mmscope kernel; and what that foretells: ONLY="6.12 7.2" for some (15 minutes)
+asked: $(READY) ## drgn/opening/asked.toml, known_types.txt: what each section asks of kernels' types, for mmscope kernel; and what that foretells: ONLY="6.12 7.2" for some (15 minutes)
 	@tools/apt-install $(LAB_PACKAGES) $(ARM64_PACKAGES)
 	@$(BIN)/python tests/lab/asks.py $(ONLY)
 	@$(BIN)/python tests/lab/foretell.py

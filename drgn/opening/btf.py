@@ -154,6 +154,7 @@ class Btf:
         self._building: list[int] = []
         self._flattened: dict[int, int] = {}
         self._found: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        self._named_members: dict[int, dict[str, tuple[int, int]]] = {}
         self._enumerators: tuple[NDArray[np.uint32], NDArray[np.int64]] | None = None
 
     def _check_references(self) -> None:
@@ -319,6 +320,75 @@ class Btf:
         """The struct, union or typedef of a name."""
         number = self._number(name, (STRUCT, UNION, TYPEDEF))
         return self.type(number) if number is not None else None
+
+    def member_form(self, name: str, path: str) -> str | None:
+        """
+        Form of a member's values, by the records alone: ``int32``, ``bits``, ``struct page *``,
+        ``void * []``. Signs, qualifiers, lengths of arrays, and typedefs of what has a name are
+        left out.
+
+        :param name: of a struct, a union or a typedef.
+        :param path: of members, through pointers and arrays.
+        :return: None if the type or the member is not there.
+        """
+        number = self._number(name, (STRUCT, UNION, TYPEDEF))
+        bits = 0
+        for part in path.split("."):
+            found = None if number is None else self._by_name(self._pointed(number)).get(part)
+            if found is None:
+                return None
+            number, bits = found
+        return None if number is None else "bits" if bits else self._form(number)
+
+    def _pointed(self, number: int) -> int:
+        """Number of the type behind typedefs, qualifiers, pointers and arrays."""
+        for _ in range(LIMITS["chain"]):
+            kind = self._kind(number)
+            if kind not in (PTR, ARRAY, TYPEDEF, TYPE_TAG, *QUALIFIERS):
+                break
+            number = self._of(number)
+        return number
+
+    def _kind(self, number: int) -> int:
+        """0: void, or there is no such type."""
+        return int(self._kinds[number]) if number < len(self._kinds) else 0
+
+    def _of(self, number: int) -> int:
+        """Number of the type that an array, a pointer, a typedef or a qualified type is of."""
+        array = self._kinds[number] == ARRAY
+        return int(self._words[self._starts[number] + 3] if array else self._size_or_type[number])
+
+    def _by_name(self, number: int) -> dict[str, tuple[int, int]]:
+        """(number of the type, bits of a bit field or 0) of each member, of anonymous ones too."""
+        if number not in self._named_members:
+            found: dict[str, tuple[int, int]] = {}
+            compound = self._kind(number) in (STRUCT, UNION)
+            if compound and self._flattened_members(number) <= LIMITS["flattened"]:
+                for name, of, _, bits in self._members(number):
+                    found |= self._by_name(of) if name is None else {name: (of, bits)}
+            self._named_members[number] = found
+        return self._named_members[number]
+
+    def _form(self, number: int) -> str:
+        """A type as :meth:`member_form` names it."""
+        behind, name = "", None
+        for _ in range(LIMITS["chain"]):
+            kind = self._kind(number)
+            if kind in (PTR, ARRAY):
+                behind, name = (" *" if kind == PTR else " []") + behind, None
+            elif kind == TYPEDEF:
+                name = self._name(int(self._name_offsets[number]))
+            elif kind not in (TYPE_TAG, *QUALIFIERS):
+                break
+            number = self._of(number)
+        if kind == INT:
+            return f"int{self._bits_of(number)}{behind}"
+        if kind in (STRUCT, UNION, FWD):
+            of_union = kind == UNION or (kind == FWD and self._info[number] >> 31)
+            tag = self._name(int(self._name_offsets[number]))
+            word = "union" if of_union else "struct"
+            return (f"{word} {tag}" if tag else name or f"{word} {{}}") + behind
+        return {ENUM: "enum", ENUM64: "enum", FUNC_PROTO: "function"}.get(kind, "void") + behind
 
     def anonymous_struct(self, members: set[str]) -> Type | None:
         """The anonymous struct that has members of these names, if there is just one."""

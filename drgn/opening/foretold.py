@@ -266,9 +266,19 @@ def part_of(ask: str) -> tuple[str, str]:
 
 
 def what_it_has(file: Path) -> Has:
+    """Tell what a kernel has by the types in a file, as :func:`types_in` reads it."""
+    return has_of(types_in(file))
+
+
+def has_of(types: Btf | str) -> Has:
+    """Tell what a kernel has by its BTF, or by its vmlinux.h."""
+    return of_header(types) if isinstance(types, str) else of_btf(types)
+
+
+def types_in(file: Path) -> Btf | str:
     """
-    Tell what a kernel has by the types in a file: its BTF, alone or in a vmlinux, or the vmlinux.h
-    that is made of that.
+    Read a kernel's types: its BTF, alone or in a vmlinux; or the text of the vmlinux.h that is made
+    of that.
 
     :raises NoDebugInfoError: it is something else, or damaged.
     :raises OSError: it cannot be read.
@@ -276,12 +286,12 @@ def what_it_has(file: Path) -> Has:
     with open(open_plain(file), "rb") as opened:
         head = opened.read(HEAD_BYTES)
     if head[:2] in BTF_MAGICS:
-        return of_btf(read_plain(file, LIMITS["bytes"]))
+        return _btf(read_plain(file, LIMITS["bytes"]))
     if HEADER in head:
-        return of_header(read_plain(file, LIMITS["bytes"]).decode("ascii", "replace"))
+        return read_plain(file, LIMITS["bytes"]).decode("ascii", "replace")
     if head.startswith(b"\x7fELF"):
         if blob := elf_section(file, ".BTF", LIMITS["bytes"]):
-            return of_btf(blob)
+            return _btf(blob)
         raise NoDebugInfoError("an ELF file without a section .BTF (CONFIG_DEBUG_INFO_BTF)")
     raise NoDebugInfoError(
         "neither BTF, nor a vmlinux with it, nor a vmlinux.h: give that kernel's "
@@ -289,11 +299,13 @@ def what_it_has(file: Path) -> Has:
     )
 
 
-def of_btf(blob: bytes) -> Has:
-    """Tell what a kernel has by its BTF."""
+def _btf(blob: bytes) -> Btf:
     # Of which architecture is not said; no name depends on it.
-    prog = Program(Platform(Architecture.X86_64))
-    types = Btf(prog, blob)
+    return Btf(Program(Platform(Architecture.X86_64)), blob)
+
+
+def of_btf(types: Btf) -> Has:
+    """Tell what a kernel has by its BTF."""
 
     def has(ask: str) -> bool:
         part, name = part_of(ask)
@@ -303,7 +315,7 @@ def of_btf(blob: bytes) -> Has:
             return types.function(name) is not None or types.variable(name) is not None
         word, _, tag = part.rpartition(" ")
         kind = KINDS.get(word, TypeKind.TYPEDEF)
-        found = types.find_type(prog, TypeKindSet([kind]), tag, None)
+        found = types.find_type(types.prog, TypeKindSet([kind]), tag, None)
         return found is not None and (name == ITSELF or has_path(found, name.split(".")))
 
     return has

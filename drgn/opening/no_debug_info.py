@@ -52,6 +52,7 @@ NO_BTF = "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"
 # Variables of BTF without a symbol: none on the kernels of the lab.
 MOST_LOST, MOST_LOST_SHARE = 3, 0.01
 OWN = "btf"  # the name of the finders
+TYPES = "mmscope types"  # of a program's cache: the kernel's own BTF, where that is in use
 
 
 def attach(
@@ -80,6 +81,7 @@ def attach(
     # First: the debug info of a module has the kernel's types as declarations.
     prog.register_type_finder(OWN, types.find_type, enable_index=0)
     prog.register_type_finder(f"{OWN} modules", ModuleTypes(blob).find_type, enable_index=-1)
+    prog.cache[TYPES] = types
     globals_ = KernelGlobals(types, symbols)
     # Behind drgn's own, of VMCOREINFO; before the statics of modules.
     before = len([name for name in prog.enabled_object_finders() if name == "linux"])

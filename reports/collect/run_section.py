@@ -20,6 +20,7 @@ from drgn import FaultError
 
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.opening import UndeclaredError
+from mmscope.drgn.opening.known_types import unlike_in
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
@@ -92,12 +93,14 @@ def _run(
     begin = time.monotonic()
     found = Found()
     status, message = "ok", None
+    unlike = unlike_in(source.prog, spec.name) if isinstance(source, Memory) else []
     try:
         # A running kernel may have swap, and others to take memory from.
         dump = isinstance(source, Memory) and not source.live
         with deadline(spec.deadline), bounded_by_it() if dump else contextlib.nullcontext():
             if isinstance(source, Memory):
                 found = spec.from_memory(source)
+                found.notes += unlike
             else:
                 found = spec.from_files(source)
             marks = [
@@ -126,7 +129,7 @@ def _run(
     except (Exception, DeadlineExceeded) as error:
         if verbose:
             echo(*traceback.format_exc().splitlines(), sep="\n", file=sys.stderr)
-        status, message = "failed", explain(error)
+        status, message = "failed", "; ".join([explain(error), *unlike])
         # It may be kept (Memory.once()); what its frames hold is not to be.
         traceback.clear_frames(error.__traceback__)
     rows = sum(len(filled.rows) for filled in found.tables)

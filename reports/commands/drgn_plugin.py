@@ -204,6 +204,7 @@ def collect_program(
 
 def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:
     """Attach the kernel's own types and symbols."""
+    from mmscope.drgn.opening.known_types import unlike_known
     from mmscope.drgn.opening.no_debug_info import attach
 
     if args.btf is not None and args.btf.suffix == ".toml":
@@ -214,7 +215,9 @@ def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:
     types, symbols, checked = attach(prog, args.btf)
     echo(
         f"{types.count:,} types (BTF), {symbols.count:,} symbols (kallsyms); "
-        f"{checked} sizes, offsets and constants agree with VMCOREINFO"
+        f"{checked} sizes, offsets and constants agree with VMCOREINFO",
+        *unlike_known(types).values(),
+        sep="\n",
     )
 
 

@@ -13,7 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 from mmscope.drgn.opening import NoDebugInfoError, TargetError
-from mmscope.drgn.opening.foretold import Foretold, known, what_it_has
+from mmscope.drgn.opening.foretold import Foretold, has_of, known, types_in
+from mmscope.drgn.opening.known_types import of_section, unlike_known
 from mmscope.drgn.tables.hostile_text import cut, echo
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.terminal import print_dataclasses
@@ -51,8 +52,7 @@ def add_command(command: Command) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        has = what_it_has(args.file)
-        sections = known().foretell(has)
+        sections = foretell(args.file)
     except NoDebugInfoError as error:
         raise TargetError(f"{args.file}: {error}") from error
     except OSError as error:
@@ -65,6 +65,26 @@ def run(args: argparse.Namespace) -> int:
     counts = Counter(section.status for section in sections)
     echo(", ".join(f"{count} {status}" for status, count in counts.most_common()))
     return DONE
+
+
+def foretell(file: Path) -> list[Foretold]:
+    """
+    Foretell each section of the kernel whose types are in a file.
+
+    A vmlinux.h does not have enough to hold the types of members against known ones.
+    """
+    types, asked = types_in(file), known()
+    unlike = {} if isinstance(types, str) else unlike_known(types)
+    return [
+        with_unlike(section, of_section(unlike, section.section, asked))
+        for section in asked.foretell(has_of(types))
+    ]
+
+
+def with_unlike(section: Foretold, why: list[str]) -> Foretold:
+    """Section that asks for members of no known type: what is read of it is partial."""
+    status = section.status.replace("ok", "partial") if why else section.status
+    return dataclasses.replace(section, status=status, why=[*why, *section.why])
 
 
 def shown(section: Foretold) -> ForetoldSection:

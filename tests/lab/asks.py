@@ -2,7 +2,7 @@
 """
 What each section asks of a kernel's types, recorded while it reads a vmcore:
 ``drgn/opening/asked.toml``, by which ``mmscope kernel`` says what will be read of a kernel that
-nobody has booted.
+nobody has booted; and what the members that they ask for are, ``drgn/opening/known_types.txt``.
 
 The program that is read has no types of its own: it gets copies of another's, whose members are
 made when they are looked at, which is noted. What a kernel does not have is noted from
@@ -54,8 +54,8 @@ from holders_lab import device_modules, holders_capture
 from tagged import tagged
 
 from mmscope.drgn.dumps.core_file import elf_section
-from mmscope.drgn.opening import foretold
-from mmscope.drgn.opening.btf import LIMITS
+from mmscope.drgn.opening import foretold, known_types
+from mmscope.drgn.opening.btf import LIMITS, Btf
 from mmscope.drgn.opening.foretold import (
     CONSTANT,
     EVERY,
@@ -280,7 +280,24 @@ def main() -> int:
         print(*wrong, "run `make asked`" if wrong else "asked.toml is as it is", sep="\n")
         return bool(wrong)
     KNOWN.write_text(written(recorded, answering))
+    known_types.KNOWN.write_text(types_written())
     return 0
+
+
+def types_written() -> str:
+    """
+    ``known_types.txt``: what each member that is asked for is, by the BTF that the cache has, and
+    as it was written of kernels that it has not.
+    """
+    asked = sorted(foretold.known().answers)
+    found = {ask: {*forms} for ask, forms in known_types.known_types().items() if ask in asked}
+    for file in in_cache().values():
+        if isinstance(types := foretold.types_in(file), Btf):
+            for ask, form in known_types.forms_of(types, asked).items():
+                found.setdefault(ask, set()).add(form)
+    lines = [f"{ask}: {known_types.FORMS.join(sorted(found[ask]))}" for ask in sorted(found)]
+    head = "# SPDX-License-Identifier: LGPL-2.1-or-later\n# Made by tests/lab/asks.py."
+    return "\n".join([head, *lines, ""])
 
 
 def taken_of(name: str, workload: str) -> Capture:

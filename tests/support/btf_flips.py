@@ -31,6 +31,7 @@ from mmscope.drgn.opening.btf import (
     Btf,
 )
 from mmscope.drgn.opening.foretold import CONSTANT, SYMBOL, known
+from mmscope.drgn.opening.known_types import unlike_known
 from mmscope.drgn.opening.no_debug_info import _hold_against
 
 NEW, NEWER = 20, 100  # kinds that no kernel has
@@ -44,7 +45,8 @@ MISSING, SILENT = "missing", "silent"
 class Flip:
     """
     :ivar place: *record*, *name* or *format*.
-    :ivar outcome: *noticed*: an error says so, of the whole or of each type that is another;
+    :ivar outcome: *noticed*: an error says so, of the whole or of each type that is another; or
+        a member is of no known type;
         *missing*: a type, a member or a constant is not there, as on a kernel without it;
         *silent*: one is another; *spelled*: one is, in the name of a type within it alone;
         *harmless*: all is as it was.
@@ -138,6 +140,8 @@ def _outcome(
     after = _said(types, asked)
     other = [each for each in asked if after[each] != before[each]]
     silent = [each for each in other if after[each] and not isinstance(after[each], Exception)]
+    if silent and (unlike := unlike_known(types)):
+        return NOTICED, next(iter(unlike.values()))
     if silent:
         layout = [each for each in silent if _unnamed(after[each]) != _unnamed(before[each])]
         first = (layout or silent)[0]

@@ -117,7 +117,7 @@ def test_a_section_of_a_dump_that_takes_too_much_memory_fails_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory_left, "memory_left", lambda: 64 << 20)
-    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
+    memory = Memory(SimpleNamespace(flags=ProgramFlags(0), cache={}))  # type: ignore[arg-type]
     greedy = spec(lambda _: Found(remarks=[str(len(bytearray(256 << 20)))]))
     section, _ = run_section(greedy, memory, Machine())
     assert (section.status, section.message) == ("failed", "it takes more memory than is left here")
@@ -221,6 +221,7 @@ class Dump:
 
     def __init__(self, why: str = "") -> None:
         self.why = why
+        self.cache: dict[object, object] = {}
 
     def symbol(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(address=0xFFFFFFFFA8600000)
@@ -293,7 +294,7 @@ def test_a_pass_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) ->
         raise DeadlineExceeded("took longer than 600 s")
 
     monkeypatch.setattr(free_memory, "FreeMemory", scan)
-    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
+    memory = Memory(SimpleNamespace(flags=ProgramFlags(0), cache={}))  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(DeadlineExceeded):
             free_memory.free_memory(memory)
@@ -311,7 +312,7 @@ def test_slabs_that_cannot_be_looked_for_do_not_cost_the_others_their_pass(
     monkeypatch.setattr(
         free_memory, "FreeMemory", lambda *given, jobs: seen.append(given) or scanned
     )
-    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)), consumers=lambda: [finder])  # type: ignore[arg-type]
+    memory = Memory(SimpleNamespace(flags=ProgramFlags(0), cache={}), consumers=lambda: [finder])  # type: ignore[arg-type]
     free_memory.free_memory(memory)
     assert [more for _, _, more in seen] == [[]]
     assert memory.kept_consumer(SlabFinder) is None

@@ -5,8 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
+from btf_blobs import BtfBlob
 
-from mmscope.drgn.opening.foretold import known
+from mmscope.drgn.opening.foretold import Asked, known
+from mmscope.reports.commands import kernel_command
 from mmscope.reports.commands.command import main
 
 # Of a kernel that has nothing but this.
@@ -37,6 +39,28 @@ def test_json_has_all_that_is_otherwise(header: Path, capsys: pytest.CaptureFixt
     assert said["zones"]["status"] == "unknown"
     assert "has no struct zone.name" in said["zones"]["why"]
     assert said.keys() == known().asked.keys()
+
+
+def test_a_member_of_no_known_type_makes_its_sections_partial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a kernel of which one thing is asked, a name of its zones, which is a number here."""
+    of = BtfBlob()
+    of.struct("zone", 8, {"name": (of.integer("long", 8), 0)})
+    file = tmp_path / "vmlinux"
+    file.write_bytes(of.blob())
+    asked = Asked(
+        ["7.3"],
+        {"struct zone.name": "+"},
+        {"zones": {"7.3": {"struct zone.name"}}, "swap": {"7.3": set()}},
+        {"zones": {"7.3": [("ok", "")]}, "swap": {"7.3": [("ok", "")]}},
+    )
+    monkeypatch.setattr(kernel_command, "known", lambda: asked)
+    assert main(["kernel", str(file), "--json"]) == 0
+    said = {each["section"]: each for each in json.loads(capsys.readouterr().out)}
+    assert (said["zones"]["status"], said["swap"]["status"]) == ("partial", "ok")
+    (why,) = said["zones"]["why"]
+    assert why.startswith("struct zone.name is int64 by this kernel's BTF, and int8 * on all known")
 
 
 @pytest.mark.parametrize("data", [b"words", b"\x9f\xeb\x01\x00", b"\x7fELF"])
