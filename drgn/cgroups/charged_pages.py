@@ -39,8 +39,8 @@ from mmscope.drgn.reading.kernel_arrays import (
 )
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.shares import Shared, merges, none_of, summed_up_to
 from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk
-from mmscope.drgn.workers.shares import Shared, merges, none_of, summed_up_to
 
 Key = TypeVar("Key")
 MAX_KEYS = 1 << 20

@@ -21,6 +21,7 @@ does not, all are read again.
 
 import itertools
 from collections import Counter
+from operator import add, or_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +33,12 @@ from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, U32s, U64s, read_whole
 from mmscope.drgn.reading.linked_lists import find, lead_on, walk_to_ends
 from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.reading.shares import SharedColumns, merges
 from mmscope.drgn.reading.struct_pages import COLUMNS, FlagFields, PageChunk
 from mmscope.drgn.tables.rows import MOST_ORDER, column
 from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.kernel_text import row_number
 from mmscope.drgn.text.proc_text import parse_buddyinfo, parse_pagetypeinfo
-from mmscope.drgn.workers.shares import SharedColumns, added, either, last_known, merges
 
 # 8 million blocks: 80 MiB, and 32 GiB of memory in single free pages.
 MAX_BLOCKS = 8 << 20
@@ -108,8 +109,9 @@ class FreeBlockFinder(SharedColumns):
     columns = ("flags", *BlockFinder.columns, "next", "prev")
     ROWS = "blocks"
     MERGES = merges(
-        **dict.fromkeys(("pageblock_free", "implausible", "blocks", "counts", "uneven"), added),
-        **{"first_link": last_known, "too_high": either},
+        **dict.fromkeys(("pageblock_free", "implausible", "blocks", "counts", "uneven"), add),
+        first_link=np.maximum,
+        too_high=or_,
     )
 
     def __init__(self, prog: Program, types: PageblockTypes, fields: FlagFields) -> None:

@@ -31,11 +31,11 @@ from mmscope.drgn.reading.mem_sections import (
     subsection_order,
     valid_sections,
 )
+from mmscope.drgn.reading.shares import Shared, merges, summed
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
 from mmscope.drgn.tables.rows import MOST_PAGES, column
 from mmscope.drgn.tables.table import RUNS, table
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
-from mmscope.drgn.workers.shares import Shared, merges, overlaid, summed
 
 
 @table("pageblocks", "Pageblocks by migratetype")
@@ -298,7 +298,7 @@ class PageblockPages(Shared):
     """
 
     columns = ("flags", "mapcount", "private")
-    MERGES = merges(zone=overlaid, census=summed, outside=summed)
+    MERGES = merges(zone=np.maximum, census=summed, outside=summed)
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ The text that says the same is /proc/zoneinfo, one ``count`` a CPU and zone, wit
 Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`, or fewer where memory is tight.
 """
 
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +27,11 @@ from mmscope.drgn.reading.cpus import copy_of, online_cpus
 from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s, U64s, struct_dtype
 from mmscope.drgn.reading.linked_lists import Followed, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.shares import SharedColumns, merges
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.tables.rows import MOST_PAGES, column
 from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
-from mmscope.drgn.workers.shares import SharedColumns, added, merges
 
 MAX_CANDIDATES = 8 << 20
 MANY = 64  # candidates in a chunk: worth a closer look
@@ -73,7 +74,7 @@ class PcpFinder(SharedColumns):
 
     columns = (*BlockFinder.columns, "refcount", "next")
     ROWS, KINDS = "candidates", (np.uint64, np.uint64)
-    MERGES = merges(candidates=added)
+    MERGES = merges(candidates=add)
 
     def __init__(self, prog: Program) -> None:
         page_type = prog.type("struct page")

@@ -26,12 +26,12 @@ from mmscope.drgn.processes.open_files import NO_PROCESS, Opener
 from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s, U8s, U64s, distinct, read_array
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.shares import Shared, merges, summed
 from mmscope.drgn.reading.struct_pages import (
     compound_info_is_mask,
     page_dtype,
     second_page_dtype,
 )
-from mmscope.drgn.workers.shares import Shared, merges, summed
 
 MAX_HELD = 16 << 20  # blocks of pages
 MOST_ORDER = 30

@@ -13,6 +13,7 @@ pages have beyond that is added up.
 
 import contextlib
 from collections.abc import Mapping
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from drgn import Program
 from mmscope.drgn.ledger.page_kinds import Kind, kinds_where
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.reading.kernel_arrays import Bools, S64s, U8s, U32s, U64s
+from mmscope.drgn.reading.shares import Shared, merges, none_of
 from mmscope.drgn.reading.struct_pages import PageChunk
-from mmscope.drgn.workers.shares import Shared, added, merges, none_of
 from mmscope.drgn.workers.workers import NotSharedError
 
 MAX_FILES = 8 << 20
@@ -90,7 +91,7 @@ class FilePages(Shared):
         a file may be among them more than once.
     """
 
-    MERGES = merges(parts=added, others=added, other_rows=none_of)
+    MERGES = merges(parts=add, others=add, other_rows=none_of)
 
     def __init__(self, prog: Program) -> None:
         self._flags = [np.uint32(flag(prog, name)) for name in FLAG_COLUMNS.values()]

@@ -17,6 +17,7 @@ import contextlib
 import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,8 @@ from mmscope.drgn.owners.page_tags import PageTags
 from mmscope.drgn.owners.slab_caches import Cache, read_caches
 from mmscope.drgn.reading.kernel_arrays import Array, Bools, S64s, U8s, U32s, U64s, spread
 from mmscope.drgn.reading.linked_lists import find
+from mmscope.drgn.reading.shares import Shared, merges, nested, none_of, summed, summed_up_to
 from mmscope.drgn.reading.struct_pages import PageChunk, compound_info_is_mask, flag_fields
-from mmscope.drgn.workers.shares import Shared, added, merges, nested, none_of, summed, summed_up_to
 
 MAX_KEPT = 8 << 20  # pages without a reference
 # What no struct page's flags are: __init_single_page() was not called yet, and DEBUG_VM filled it.
@@ -101,7 +102,7 @@ class LedgerPages(Shared):
     """
 
     MERGES = merges(
-        **dict.fromkeys(("pages", "absent", "reserved", "kept", "kept_pages"), added),
+        **dict.fromkeys(("pages", "absent", "reserved", "kept", "kept_pages"), add),
         unexplained=summed_up_to(MAX_SIGNATURES),
         examples=_first_examples,
         other_signatures=none_of,

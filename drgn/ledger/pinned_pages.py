@@ -20,8 +20,8 @@ from mmscope.drgn.free.pageblocks import PageblockTypes
 from mmscope.drgn.ledger.page_kinds import Kind, kinds_where
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.reading.kernel_arrays import Bools, S64s, U8s, U32s
+from mmscope.drgn.reading.shares import Shared, merges, summed
 from mmscope.drgn.reading.struct_pages import PageChunk, page_dtype, second_page_dtype
-from mmscope.drgn.workers.shares import Shared, merges, summed
 
 BIAS = 1 << 10
 # Of what user memory has, and what udmabuf pinned of a memfd (memfd_pin_folios(), since v6.11);

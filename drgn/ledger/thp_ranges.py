@@ -18,6 +18,7 @@ systems that cannot migrate dirty pages: they are taken as movable.
 """
 
 import enum
+from operator import add
 
 import numpy as np
 from drgn import Program, TypeKind
@@ -26,8 +27,8 @@ from mmscope.drgn.free.block_heads import BlockHeads
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind, kinds_where
 from mmscope.drgn.opening.constants import flag, pmd_order
 from mmscope.drgn.reading.kernel_arrays import Array, Bools, S64s, U8s, U32s
+from mmscope.drgn.reading.shares import SharedColumns, merges
 from mmscope.drgn.reading.struct_pages import PageChunk, page_dtype
-from mmscope.drgn.workers.shares import SharedColumns, added, merges
 
 
 class Way(enum.IntEnum):
@@ -144,7 +145,7 @@ class ThpRanges(SharedColumns):
     """
 
     ROWS, MOST, KINDS = "rows", MAX_RANGES, (RANGE,)
-    MERGES = merges(rows=added, pages=added)
+    MERGES = merges(rows=add, pages=add)
 
     def __init__(self, prog: Program) -> None:
         self.order = pmd_order(prog)

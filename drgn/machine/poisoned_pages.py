@@ -19,6 +19,7 @@ Cannot know: what became of a page that was marked and lies in memory since take
 import contextlib
 import re
 from collections.abc import Callable, Mapping
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from mmscope.drgn.free.free_memory import free_memory
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.nodes import online_nodes
+from mmscope.drgn.reading.shares import Shared, merges, none_of
 from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, scan_struct_pages
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -40,7 +42,6 @@ from mmscope.drgn.tables.rows import MOST_BYTES, column, event_column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, row_number
 from mmscope.drgn.text.meminfo import not_whole
-from mmscope.drgn.workers.shares import Shared, added, merges, none_of
 
 MAX_MARKED = 1 << 20  # pages; beyond, the memory map is damaged
 MAX_LISTED = 1 << 12  # bad pages of one huge page that are followed
@@ -95,7 +96,7 @@ class PoisonFinder(Shared):
     """
 
     columns = ("flags",)
-    MERGES = merges(pfns=added, flags=added, more=none_of)
+    MERGES = merges(pfns=add, flags=add, more=none_of)
 
     def __init__(self, prog: Program) -> None:
         self.flag = np.uint64(1 << int(prog.constant("PG_hwpoison").value_()))

@@ -22,8 +22,8 @@ from mmscope.drgn.owners.alloc_tags import alloc_tags_off, profiling_on
 from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, U64s, struct_dtype, summed_gaps
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.shares import Shared, merges, summed_up_to
 from mmscope.drgn.reading.struct_pages import COLUMNS
-from mmscope.drgn.workers.shares import Shared, merges, summed_up_to
 
 # CODETAG_ID_NULL, CODETAG_ID_EMPTY: indexes that no tag has.
 FIRST_INDEX = 2

@@ -24,6 +24,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,12 @@ from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.nodes import check_node_ids
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.shares import SharedColumns, merges
 from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, slab_type
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_ORDER, column, table_row
 from mmscope.drgn.tables.table import Inside, Table, table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
-from mmscope.drgn.workers.shares import SharedColumns, added, merges
 
 # Flags where they are not enumerators yet, before "mm, slab: use an enum to define SLAB_ cache
 # creation flags" (cc61eb851c9a, in v6.9).
@@ -245,7 +246,7 @@ class SlabFinder(SharedColumns):
     columns = ("flags", "mapcount", *SLAB_COLUMNS)
     ROWS = "slabs"
     KINDS = (SLAB,)
-    MERGES = merges(slabs=added)
+    MERGES = merges(slabs=add)
 
     def __init__(self, prog: Program, caches: tuple[list[Cache], str | None] | None = None) -> None:
         self.caches, self.broken_off = read_caches(prog) if caches is None else caches

@@ -33,7 +33,7 @@ from mmscope.drgn.reading.kernel_arrays import (
     struct_dtype,
 )
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
-from mmscope.drgn.workers.shares import Shared
+from mmscope.drgn.reading.shares import Shared
 from mmscope.drgn.workers.workers import KILLED, SHARES_A_JOB, NotSharedError, in_workers, picklable
 
 # struct page (include/linux/mm_types.h), the newest layout first.

@@ -17,6 +17,7 @@ while it holds the lock (there is a ``cond_resched()`` at every node).
 """
 
 from collections.abc import Callable, Mapping
+from operator import add, or_
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from drgn import Program, offsetof
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, member_path
 from mmscope.drgn.reading.linked_lists import find
+from mmscope.drgn.reading.shares import Shared, merges
 from mmscope.drgn.reading.struct_pages import (
     COLUMNS,
     PageChunk,
@@ -46,7 +48,6 @@ from mmscope.drgn.sections.section import (
 )
 from mmscope.drgn.tables.rows import MOST_PIDS, column
 from mmscope.drgn.tables.table import table, tables_of
-from mmscope.drgn.workers.shares import Shared, added, merges, updated
 
 MAX_WALKS = 500
 MAYBE = np.uint64(1 << 63)
@@ -153,7 +154,8 @@ class Folios(Shared):
     """
 
     MERGES = merges(
-        **dict.fromkeys(("folios", "visits", "buckets", "unknown", "nowhere"), added), worst=_worse
+        **dict.fromkeys(("folios", "visits", "buckets", "unknown", "nowhere"), add),
+        worst=_worse,
     )
 
     def __init__(self, prog: Program, trees: ReverseMaps | FileMaps) -> None:
@@ -257,7 +259,7 @@ class FolioPlaces(Shared):
     """
 
     columns = ("mapping",)
-    MERGES = merges(wanted=updated)
+    MERGES = merges(wanted=or_)
 
     def __init__(self) -> None:
         self.wanted: dict[tuple[int, int], tuple[int, int]] = {}

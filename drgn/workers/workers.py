@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Shares of one work, done by a pool of forked processes.
+Shares of one work, each done by a forked process of its own.
 
-A worker has everything that its parent had read and opened. One that is killed costs the share that
-it was at: the shares that the pool has not finished are done once more, each in a process of its
-own, and one whose process is killed again has no result.
+A worker has everything that its parent had read and opened. One that is killed costs its share,
+which is done once more, and has no result if that process is killed as well.
 
-Results are handed over in memory that both have, not in the pool's pipe: of a worker that is killed
-while it writes there, the pool would wait for the rest forever.
+Results are handed over in memory that both have: a worker that is killed while it writes to a pipe
+would leave half a result there.
 
-Costs: a fork a job, some milliseconds each, and the pickled result of each share, twice.
+Costs: a fork a share, some milliseconds each, and its pickled result.
 
 Cannot: fork where reading the target needs a conversation over a socket.
 """
 
 import contextlib
 import ctypes
-import functools
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any, BinaryIO
+from io import BufferedRandom
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
+from typing import Any, cast
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Shares a job: more balance the jobs, fewer hand over fewer results.
@@ -33,6 +32,8 @@ SHARES_A_JOB = 4
 
 Work = Callable[[Any], Any]
 
+FORK = multiprocessing.get_context("fork")
+WAIT = 1.0  # seconds until a fork that failed is tried again
 KILLED = object()  # in place of the result of a share whose process was killed
 
 
@@ -51,93 +52,74 @@ def in_workers(jobs: int, shares: Sequence[Any], work: Work) -> Iterator[Any]:
     :param work: makes the result of a share, which can be pickled. What it raises is raised here.
     :raises NotSharedError: there is no process to be had.
     """
+    # The next one last; workers by the file descriptor that says that one has ended.
+    waiting = list(reversed(range(len(shares))))
+    running: dict[int, tuple[int, ForkProcess, BufferedRandom]] = {}
+    ended: dict[int, tuple[ForkProcess, BufferedRandom]] = {}
+    again = set[int]()
     with contextlib.ExitStack() as files:
-        try:
-            results = [files.enter_context(_shared_file()) for _ in shares]
-        except OSError as error:
-            raise NotSharedError(str(error)) from error
-        pool = _pool(jobs, shares, work, results)
-        try:
-            yield from _results(pool, shares, work, results)
-        except BaseException:  # a deadline or Ctrl-C waits for no share
-            for child in multiprocessing.active_children():
-                child.kill()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+        files.callback(_end_children)  # a deadline or Ctrl-C waits for no share
+        for number in range(len(shares)):
+            while number not in ended:
+                while waiting and len(running) < jobs:
+                    try:
+                        file = files.enter_context(open(os.memfd_create("mmscope share"), "r+b"))
+                        process = FORK.Process(
+                            target=_do, args=(os.getpid(), work, shares[waiting[-1]], file)
+                        )
+                        process.start()
+                    except OSError as error:
+                        if not running and not number:  # no result is given yet
+                            raise NotSharedError(str(error)) from error
+                        break
+                    running[process.sentinel] = waiting.pop(), process, file
+                for sentinel in wait([*running], WAIT):
+                    share, process, file = running.pop(cast(int, sentinel))
+                    process.join()
+                    if _was_killed(process) and share not in again:
+                        again.add(share)
+                        waiting.append(share)
+                    else:
+                        ended[share] = process, file
+            yield _result(*ended.pop(number))
 
 
-def _results(
-    pool: ProcessPoolExecutor, shares: Sequence[Any], work: Work, results: Sequence[BinaryIO]
-) -> Iterator[Any]:
-    try:
-        found: list[Future[None]] = [pool.submit(_do, number) for number in range(len(shares))]
-    except OSError as error:
-        raise NotSharedError(str(error)) from error
-    for share, future, file in zip(shares, found, results, strict=True):
-        try:
-            future.result()
-        except BrokenProcessPool:
-            yield _once_more(share, work)
-        else:
-            yield _read(file)
+def _end_children() -> None:
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
 
 
-def _once_more(share: Any, work: Work) -> Any:
-    """The result of a share in a process of its own."""
-    with contextlib.suppress(BrokenProcessPool, OSError), _shared_file() as file:
-        with _pool(1, [share], work, [file]) as pool:
-            pool.submit(_do, 0).result()
-        return _read(file)
-    return KILLED
+def _was_killed(process: ForkProcess) -> bool:
+    return process.exitcode is not None and process.exitcode < 0
 
 
-def _shared_file() -> BinaryIO:
-    """A file in memory, empty."""
-    return open(os.memfd_create("mmscope share"), "r+b")
-
-
-def _read(file: BinaryIO) -> Any:
-    """The result that a worker wrote; its memory is free then."""
+def _result(process: ForkProcess, file: BufferedRandom) -> Any:
+    """What a worker that has ended left; its memory is free then."""
+    if _was_killed(process):
+        return KILLED
     file.seek(0)
     result = pickle.load(file)
     file.close()
+    if process.exitcode:
+        raise result
     return result
 
 
-def _pool(
-    jobs: int, shares: Sequence[Any], work: Work, results: Sequence[BinaryIO]
-) -> ProcessPoolExecutor:
-    fork = multiprocessing.get_context("fork")
-    begin = functools.partial(_begin, os.getpid(), shares, work, results)
-    return ProcessPoolExecutor(min(jobs, len(shares)), fork, begin)
-
-
-# In a worker: what it does, which a fork hands over and pickle could not.
-_share: Callable[[int], None]
-
-
-def _begin(parent: int, shares: Sequence[Any], work: Work, results: Sequence[BinaryIO]) -> None:
-    """Begin a worker's life."""
-    global _share
-
-    def write(number: int) -> None:
-        pickle.dump(work(shares[number]), results[number], pickle.HIGHEST_PROTOCOL)
-        results[number].flush()
-
-    _share = write
+def _do(parent: int, work: Work, share: Any, file: BufferedRandom) -> None:
+    """A worker's life: it leaves its result, or what was raised, and then ends with 1."""
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which a pool that is broken ends the others
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # A progress bar replaces these; a thread of the parent's may have held its lock.
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-
-
-def _do(number: int) -> None:
-    try:
-        _share(number)
-    except Exception as error:
-        raise picklable(error) from None
+    with file:
+        try:
+            pickle.dump(work(share), file, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            file.seek(0)
+            pickle.dump(picklable(error), file)
+            sys.exit(1)
 
 
 def die_with(parent: int) -> None:

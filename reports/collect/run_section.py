@@ -22,13 +22,13 @@ from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.opening import UndeclaredError
 from mmscope.drgn.opening.known_types import unlike_in
 from mmscope.drgn.opening.target import describe
+from mmscope.drgn.reading.memory_left import bounded_by_it
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
 from mmscope.drgn.sections.section import Found, Section
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.hostile_text import echo
 from mmscope.drgn.tables.rows import columns
-from mmscope.drgn.workers.memory_left import bounded_by_it
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
 

@@ -17,8 +17,8 @@ from mmscope.drgn.free.pageblocks import set_pageblock_order
 from mmscope.drgn.opening.target import TargetError, open_target, other_release
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.workers.priority import keep_to, last_in_line
 from mmscope.reports.bundle.outcome import UsageError, did_you_mean, say
+from mmscope.reports.collect.priority import keep_to, last_in_line
 from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.drgn_commands import COMMANDS
 

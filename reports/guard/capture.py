@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.hostile_text import cut, visible
-from mmscope.drgn.workers.priority import last_in_line
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import UsageError, say
 from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.collect.priority import last_in_line
 from mmscope.reports.guard import captures, events, index_page
 from mmscope.reports.guard.captures import Incident
 from mmscope.reports.guard.dumps import NotReadError, readable

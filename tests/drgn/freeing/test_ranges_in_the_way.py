@@ -11,8 +11,8 @@ from mmscope.drgn.free.block_heads import BlockHeads
 from mmscope.drgn.freeing.contiguity import Holders, Ranges, by_class, by_set, by_zone
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.thp_ranges import WAY_OF, ThpRanges, Way
+from mmscope.drgn.reading.shares import SharedColumns
 from mmscope.drgn.reading.struct_pages import PageChunk
-from mmscope.drgn.workers.shares import SharedColumns
 
 HEAD, LRU, PRIVATE, WRITEBACK, UNEVICTABLE, DIRTY = (np.uint32(1 << bit) for bit in range(6))
 SIZE, PAGE = 512, 4096
@@ -326,6 +326,6 @@ def test_a_holder_is_alone_in_a_range_whose_pages_come_in_two_batches() -> None:
 
 
 def test_without_room_for_all_ranges_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmscope.drgn.workers.shares.memory_left", lambda: 0)
+    monkeypatch.setattr("mmscope.drgn.reading.shares.memory_left", lambda: 0)
     with pytest.raises(ValueError, match="more ranges than memory has room for"):
         Machine(2).looked_at()

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Shares of a work that worker processes do, and how they are added up."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import time
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +15,17 @@ import numpy as np
 import pytest
 from children import no_child_is_left
 
-from mmscope.drgn.reading.struct_pages import _edges
-from mmscope.drgn.workers import shares as shares_module
-from mmscope.drgn.workers.memory_left import UNKNOWN
-from mmscope.drgn.workers.shares import (
+from mmscope.drgn.reading import shares as shares_module
+from mmscope.drgn.reading.memory_left import UNKNOWN
+from mmscope.drgn.reading.shares import (
     Shared,
     SharedColumns,
-    added,
     merges,
     none_of,
     summed_up_to,
 )
+from mmscope.drgn.reading.struct_pages import _edges
+from mmscope.drgn.workers import workers
 from mmscope.drgn.workers.workers import KILLED, NotSharedError, Work, in_workers
 from mmscope.reports.commands.target_options import idle_cpus
 
@@ -41,11 +44,17 @@ def test_results_come_in_the_order_of_the_shares() -> None:
     assert os.getpid() not in {pid for _, pid, _ in results}
 
 
-def test_no_more_processes_than_jobs_or_shares(forks: list[int]) -> None:
+def test_each_share_has_a_process_and_no_more_run_than_jobs(forks: list[int]) -> None:
+    def work(share: int) -> tuple[float, float]:
+        began = time.monotonic()
+        time.sleep(0.1)
+        return began, time.monotonic()
+
     for jobs, shares in ((2, 5), (3, 2)):
         forks.clear()
-        done(jobs, list(range(shares)), lambda share: None)
-        assert len(forks) == min(jobs, shares)
+        times = done(jobs, list(range(shares)), work)
+        at_once = [sum(low <= began < high for low, high in times) for began, _ in times]
+        assert (len(forks), max(at_once)) == (shares, min(jobs, shares))
 
 
 def test_where_no_process_is_to_be_had_nothing_is_done(no_forks: list[int]) -> None:
@@ -80,6 +89,23 @@ def test_a_worker_that_is_killed_once_costs_nothing(tmp_path: Path) -> None:
         return share
 
     assert done(2, list(range(6)), work) == list(range(6))
+
+
+def test_a_process_that_is_not_to_be_had_later_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "WAIT", 0.01)
+    fork, asked = os.fork, list[int]()
+
+    def sometimes() -> int:
+        asked.append(1)
+        if len(asked) in (2, 3, 5, 6, 7):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    monkeypatch.setattr(os, "fork", sometimes)
+    assert done(2, list(range(4)), lambda share: share) == list(range(4))
+    assert len(asked) > 7
 
 
 class Odd(Exception):
@@ -139,7 +165,7 @@ def test_no_worker_outlives_its_parent() -> None:
 
 
 class Kept(SharedColumns):
-    ROWS, KINDS, MERGES = "rows", (np.uint64, np.uint16), merges(rows=added)
+    ROWS, KINDS, MERGES = "rows", (np.uint64, np.uint16), merges(rows=add)
 
     def __init__(self, most: int) -> None:
         self.rows, self.MOST = 0, most

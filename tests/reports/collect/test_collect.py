@@ -20,6 +20,7 @@ from mmscope.drgn.free import free_memory
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.opening.target import Target
 from mmscope.drgn.owners.slab_caches import SlabFinder
+from mmscope.drgn.reading import memory_left
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import PageChunk, Scan
 from mmscope.drgn.sections import registry
@@ -28,7 +29,6 @@ from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
 from mmscope.drgn.sections.section import Found, Section
 from mmscope.drgn.tables.bounds import Machine
 from mmscope.drgn.tables.table import Table
-from mmscope.drgn.workers import memory_left
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mmscope.drgn.workers.memory_left import memory_left
+from mmscope.drgn.reading.memory_left import memory_left
 from mmscope.drgn.workers.workers import NotSharedError
 
 Merge = Callable[[Any, Any], Any]
@@ -118,20 +118,6 @@ def merges(**names: Merge) -> Mapping[str, Merge]:
     return names
 
 
-def added(mine: Any, theirs: Any) -> Any:
-    """Numbers, arrays and lists."""
-    return mine + theirs
-
-
-def either(mine: bool, theirs: bool) -> bool:
-    return mine or theirs
-
-
-def last_known(mine: Any, theirs: Any) -> Any:
-    """The value that all agree on, as far as they have it."""
-    return theirs or mine
-
-
 def summed(mine: dict[Any, int], theirs: dict[Any, int]) -> dict[Any, int]:
     for key, count in theirs.items():
         mine[key] = mine.get(key, 0) + count
@@ -149,20 +135,11 @@ def summed_up_to(most: int) -> Merge:
     return merge
 
 
-def updated(mine: dict[Any, Any], theirs: dict[Any, Any]) -> dict[Any, Any]:
-    return {**mine, **theirs}
-
-
 def nested(mine: Shared | None, theirs: Mapping[str, Any] | None) -> Shared | None:
     """Merge the share of another accumulator, if there is one."""
     if mine is not None and theirs is not None:
         mine.add_share(theirs)
     return mine
-
-
-def overlaid(mine: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
-    """Arrays of which those places are known that are not negative."""
-    return np.where(theirs >= 0, theirs, mine)
 
 
 def none_of(mine: int, theirs: int) -> int:

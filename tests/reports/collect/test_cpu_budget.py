@@ -11,7 +11,7 @@ from pathlib import Path
 import command_line
 import pytest
 
-from mmscope.drgn.workers import priority
+from mmscope.reports.collect import priority
 from mmscope.reports.collect.run_section import deadline
 from mmscope.reports.commands import target_options
 
@@ -84,7 +84,7 @@ def test_a_budget_is_for_one_process() -> None:
 def test_a_process_with_a_budget_ends_as_it_would_without() -> None:
     # What Python does at its end takes more than a tick.
     program = (
-        "import sys; from mmscope.drgn.workers import priority; priority.keep_to(50)\n"
+        "import sys; from mmscope.reports.collect import priority; priority.keep_to(50)\n"
         "class Slow:\n    def __del__(self):\n        sum(range(5_000_000))\n"
         "sys.kept = Slow(); sys.exit(3)"
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mmscope.drgn.workers import memory_left as memory_left_module
-from mmscope.drgn.workers.memory_left import BESIDE, UNKNOWN, bounded_by_it, memory_left
+from mmscope.drgn.reading import memory_left as memory_left_module
+from mmscope.drgn.reading.memory_left import BESIDE, UNKNOWN, bounded_by_it, memory_left
 
 MIB = 1 << 20
 MEMINFO = "MemTotal:  1000000 kB\nMemAvailable:  409600 kB\n"
