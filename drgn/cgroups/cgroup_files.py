@@ -27,6 +27,7 @@ from mmscope.drgn.cgroups.cgroup_rows import (
 from mmscope.drgn.cgroups.memcgs import EVENTS
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.section import Found
+from mmscope.drgn.tables.display import if_any
 
 MAX_CGROUPS = 1000
 THE_FIRST = f"of cgroups the first {MAX_CGROUPS:,}"
@@ -78,8 +79,7 @@ def _found(
     found.add(MemoryCgroupCounter, [counter for _, counters in read for counter in counters])
     if not whole:
         found.notes.append(f"there are more than {MAX_CGROUPS:,} cgroups: the others were not read")
-    if unreadable:
-        found.remarks.append(f"{unreadable:,} cgroups went, or cannot be read")
+    found.remarks += if_any(unreadable, "{} cgroups went, or cannot be read")
     if version == 1:
         found.remarks.append(V1)
     found.remarks.append("no directory shows which cgroups are dying: kernel memory has them")

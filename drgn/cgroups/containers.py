@@ -99,7 +99,7 @@ def containers_of(paths: Iterable[str | None], names: Names) -> Iterator[Contain
 
 
 def from_memory(memory: Memory) -> Found:
-    found, gaps = Found(), Gaps()
+    found, gaps = Found(memory.live), Gaps()
     memcgs = memcgs_once(memory)
     live = np.flatnonzero(~memcgs.dying & (memcgs.depth > 0))
     paths = cgroup_paths(memory.prog, memcgs.columns["cgroup"][live], gaps)

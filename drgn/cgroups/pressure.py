@@ -26,8 +26,8 @@ from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import MOST, column
 from mmscope.drgn.tables.table import table, tables_of
 
@@ -116,7 +116,7 @@ def from_memory(memory: Memory) -> Found:
     prog = memory.prog
     machine = psi_group(prog)
     now = int(machine.avg_last_update)
-    found, rows = Found(), list(rows_of(machine, None, now))
+    found, rows = Found(memory.live), list(rows_of(machine, None, now))
     boot_us = now // 1000
     memcgs = memcgs_once(memory)
     gaps = Gaps()
@@ -134,10 +134,10 @@ def from_memory(memory: Memory) -> Found:
                 rows += rows_of(group[0].read_(), path, now)
         except FaultError:
             lost += 1
-    if odd := totals_apart(rows, boot_us):
-        disagreement(memory, found, f"stalls of {plural(odd, 'group')} took longer than can be")
-    if lost:
-        found.notes.append(f"the pressure of {plural(lost, 'cgroup')} could not be read")
+    found.differ(
+        *if_any(totals_apart(rows, boot_us), "stalls of {} took longer than can be", "group")
+    )
+    found.notes += if_any(lost, "the pressure of {} could not be read", "cgroup")
     found.unreadable_bytes = gaps.bytes
     if int((~memcgs.dying).sum()) - 1 > MAX_CGROUPS:
         found.unlisted.append(THE_FIRST)
@@ -181,8 +181,7 @@ def from_files(files: Files) -> Found:
         if not rows:
             raise lacks
         found.remarks.append(f"the machine's own was not read: {lacks}")
-    if unread:
-        found.remarks.append(f"memory.pressure of {plural(unread, 'cgroup')} is not there")
+    found.remarks += if_any(unread, "memory.pressure of {} is not there", "cgroup")
     return found.add(Pressure, _worst_first(rows))
 
 

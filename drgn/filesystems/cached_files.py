@@ -57,11 +57,10 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    disagreement,
     hold_against,
     not_in_text,
 )
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import Inside, table, tables_of
 
@@ -689,30 +688,26 @@ def cached_files_from_memory(memory: Memory) -> Found:
     pages, gaps = ledger_pages(memory)
     files = cached_files_once(memory)
     supers = files.supers
-    found = Found(unreadable_bytes=gaps.bytes + supers.gaps.bytes)
-    if supers.broken_off:
-        disagreement(memory, found, supers.broken_off)
-    say_unknown(memory, files, found)
+    found = Found(memory.live, unreadable_bytes=gaps.bytes + supers.gaps.bytes)
+    found.differ(supers.broken_off)
+    say_unknown(files, found)
     present = int(pages.pages.sum())
     rows = file_rows(files, present)
     if "shm_mnt" in memory.prog and supers.shm not in supers.address:
-        disagreement(memory, found, "shm_mnt leads nowhere: kinds of shared memory are not told")
-    if odd := files.names_unlike:
-        words = "no kernel code gives: their kind may be another"
-        disagreement(
-            memory, found, f"{plural(odd, 'file')} of shared memory have names that {words}"
-        )
-    if odd := files.numbers_unlike:
-        words = "of shared memory have inode numbers that were not given yet"
-        disagreement(memory, found, f"{plural(odd, 'file')} {words}")
-    if lost := nameless(files, rows):
-        disagreement(memory, found, f"the names of {plural(lost, 'file')} cannot be read")
-    if odd := files.beyond_end:
-        words = "of shared memory have more pages than fit before their end"
-        disagreement(memory, found, f"{plural(odd, 'file')} {words}")
+        found.differ("shm_mnt leads nowhere: kinds of shared memory are not told")
     apart = sum(links_apart(row.path, row.deleted, row.filesystem) for row in rows)
-    if apart := max(apart, files.links_unlike):
-        disagreement(memory, found, f"links and names of {plural(apart, 'file')} do not fit")
+    shared = "{} of shared memory have"
+    found.differ(
+        *if_any(
+            files.names_unlike,
+            f"{shared} names that no kernel code gives: their kind may be another",
+            "file",
+        ),
+        *if_any(files.numbers_unlike, f"{shared} inode numbers that were not given yet", "file"),
+        *if_any(nameless(files, rows), "the names of {} cannot be read", "file"),
+        *if_any(files.beyond_end, f"{shared} more pages than fit before their end", "file"),
+        *if_any(max(apart, files.links_unlike), "links and names of {} do not fit", "file"),
+    )
     if more := len(files.mapping) + files.other_rows - len(rows):
         found.unlisted.append(f"{more:,} files with fewer pages, which cached_filesystems counts")
     vmstat: dict[str, int] = {}
@@ -726,8 +721,7 @@ def cached_files_from_memory(memory: Memory) -> Found:
     counted = checks(files, vmstat)
     if not memory.live and not gaps.bytes:
         _hold_against_counters(memory, counted, present, found)
-        if odd := odd_counts(files, present):
-            found.notes.append(f"nrpages of {plural(odd, 'file')} cannot be right")
+        found.notes += if_any(odd_counts(files, present), "nrpages of {} cannot be right", "file")
     return found.add(CachedFileCheck, counted)
 
 
@@ -746,23 +740,19 @@ def _hold_against_counters(
     )
 
 
-def say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
+def say_unknown(files: CachedFiles, found: Found) -> None:
     """Say whose pages' file could not be found, and which files have an unknown holder."""
     if lost := int((~files.known).sum()):
         pages = int(files.pages[~files.known].sum())
-        disagreement(
-            memory,
-            found,
+        found.differ(
             f"{pages:,} pages are of {lost:,} address_spaces whose inode or file system cannot be "
-            "read",
+            "read"
         )
     if files.dentries_lost:
-        disagreement(
-            memory,
-            found,
+        found.differ(
             f"{files.dentries_lost:,} dentries of files of shared memory are damaged or not "
             "readable: whether these are open or mapped is unknown, and they are in no count of "
-            "unused files",
+            "unused files"
         )
     if files.other_rows:
         found.notes.append(

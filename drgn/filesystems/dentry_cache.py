@@ -52,8 +52,8 @@ from mmscope.drgn.reading.struct_pages import head_page, slab_type
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
@@ -415,16 +415,15 @@ def dentries_from_memory(memory: Memory) -> Found:
     except (FaultError, LookupError) as error:
         if isinstance(error, LookupError) and not supers.broken_off:
             raise
-        found = Found(unreadable_bytes=supers.gaps.bytes)
+        found = Found(memory.live, unreadable_bytes=supers.gaps.bytes)
         why = supers.broken_off or error
         found.notes.append(f"of all file systems together, as dentries cannot be read: {why}")
         return found.add(DentryCount, dentry_count_rows(kernel_counts(prog)))
-    found = Found(unreadable_bytes=gaps.bytes + supers.gaps.bytes)
-    if supers.broken_off:
-        disagreement(memory, found, supers.broken_off)
-    if odd_names:
-        what = plural(odd_names, "dentry", "dentries")
-        disagreement(memory, found, f"the name of {what} does not fit its hash or length")
+    found = Found(memory.live, unreadable_bytes=gaps.bytes + supers.gaps.bytes)
+    found.differ(supers.broken_off)
+    found.differ(
+        *if_any(odd_names, "the name of {} does not fit its hash or length", "dentry", "dentries")
+    )
     if unknown_types:
         names = ", ".join(sorted(set(unknown_types)))
         found.remarks.append(f"inodes of {names} are not counted: none of them could be read")
@@ -439,12 +438,10 @@ def dentries_from_memory(memory: Memory) -> Found:
     different = [row for row in counts if row.difference]
     # What was left out for a reason is what differs.
     if different and not unknown_types and not odd_slabs:
-        disagreement(
-            memory,
-            found,
+        found.differ(
             "; ".join(
                 f"{r.counter} is {r.kernel_says:,}, {r.found:,} were found" for r in different
-            ),
+            )
         )
     found.add(FilesystemDentries, filesystem_dentry_rows(supers, sums))
     note_mounts(memory, supers, found)

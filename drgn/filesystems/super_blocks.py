@@ -32,8 +32,8 @@ from mmscope.drgn.reading.kernel_arrays import (
 from mmscope.drgn.reading.kernel_names import MINOR_BITS, device_numbers, name_at, name_in, nearly
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import Found
+from mmscope.drgn.tables.display import if_any, plural
 
 MOST_MAJORS = 512  # BLKDEV_MAJOR_MAX; of no disk the major number is 0
 MAX_SUPER_BLOCKS = 1 << 18
@@ -274,19 +274,16 @@ def note_mounts(memory: Memory, supers: SuperBlocks, found: Found) -> None:
     """Say of how many file systems the mounts are unknown."""
     device = supers.columns["dev"]
     if odd := int(np.count_nonzero((device == 0) | (device >> MINOR_BITS >= MOST_MAJORS))):
-        words = f"{plural(odd, 'file system')} of a device that there is not"
-        disagreement(memory, found, words)
+        found.differ(f"{plural(odd, 'file system')} of a device that there is not")
     with contextlib.suppress(LookupError):
         if not memory.live and (odd := devices_apart(supers)):
             found.notes.append(f"{plural(odd, 'file system')} of another device than its own")
     if odd := sum(map(nearly, supers.ids, supers.types)):
         words = plural(odd, "file system")
-        disagreement(memory, found, f"s_id of {words} is a part of its type, or a letter off")
-    if nameless := supers.types.count(""):
-        words = plural(nameless, "file system")
-        disagreement(memory, found, f"the type of {words} cannot be read")
+        found.differ(f"s_id of {words} is a part of its type, or a letter off")
+    found.differ(*if_any(supers.types.count(""), "the type of {} cannot be read", "file system"))
     if not supers.init_namespace:
-        disagreement(memory, found, "the mount namespace of init cannot be read")
-    if supers.mounts_lost:
-        words = plural(supers.mounts_lost, "file system")
-        disagreement(memory, found, f"mounts of {words} cannot be followed to their root")
+        found.differ("the mount namespace of init cannot be read")
+    found.differ(
+        *if_any(supers.mounts_lost, "mounts of {} cannot be followed to their root", "file system")
+    )

@@ -73,7 +73,6 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    disagreement,
     not_in_text,
 )
 from mmscope.drgn.tables.bounds import Impossible
@@ -209,16 +208,15 @@ def free_memory(memory: Memory) -> FreeMemory:
 
 def zones_from_memory(memory: Memory) -> Found:
     rows = zones(memory.prog)
-    found = Found().add(Zone, rows)
+    found = Found(memory.live).add(Zone, rows)
     prog = memory.prog
     odd = *misnumbered(prog), *zones_beyond_nodes(prog)
-    for words in (*odd, *totals_apart(prog, rows), *locks_damaged(prog)):
-        disagreement(memory, found, words)
+    found.differ(*odd, *totals_apart(prog, rows), *locks_damaged(prog))
     factor = int(prog["watermark_boost_factor"]) if "watermark_boost_factor" in prog else 0
     for row in rows:
         if boost_beyond(row, factor, 1 << pageblock_order(prog)):
             words = f"watermark_boost of zone {row.zone} of node {row.node} is {row.wmark_boost:,}"
-            disagreement(memory, found, f"{words}, more than the kernel gives")
+            found.differ(f"{words}, more than the kernel gives")
     # What is more than the machine has is marked as that.
     block, total = 1 << pageblock_order(memory.prog), sum(row.present_pages for row in rows)
     found.impossible += [
@@ -268,7 +266,7 @@ def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
 def free_lists_from_memory(memory: Memory) -> Found:
     free = free_memory(memory)
     lists = free.lists
-    found = Found(unreadable_bytes=free.scan.gaps.bytes + free.types.gaps.bytes)
+    found = Found(memory.live, unreadable_bytes=free.scan.gaps.bytes + free.types.gaps.bytes)
     found.notes += _gap_note(free)
     if lists.followed:
         what = "free blocks in them are not held against their pageblock's type"
@@ -280,10 +278,8 @@ def free_lists_from_memory(memory: Memory) -> Found:
     if not whole:
         found.notes.append("so free lists are not held against struct pages (free_list_checks)")
     elif lists.checks:
-        disagreement(
-            memory,
-            found,
-            f"{len(lists.checks)} free lists and their struct pages disagree (free_list_checks)",
+        found.differ(
+            f"{len(lists.checks)} free lists and their struct pages disagree (free_list_checks)"
         )
     if not lists.followed:
         found.notes.append(
@@ -297,7 +293,7 @@ def free_lists_from_memory(memory: Memory) -> Found:
 
 def accounting_from_memory(memory: Memory) -> Found:
     free = free_memory(memory)
-    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
+    found = Found(memory.live, notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
     pcp: dict[tuple[int, str], int] | None = None
     try:
         pcp = pages_by_zone(free.pcp_lists.rows)
@@ -305,9 +301,7 @@ def accounting_from_memory(memory: Memory) -> Found:
         found.notes.append(f"pages on per-CPU lists unknown: {error}")
     rows = free.accounting(pcp)
     if any(row.remainder_pages for row in rows):
-        disagreement(
-            memory, found, "the free lists and NR_FREE_PAGES differ by the remainder shown"
-        )
+        found.differ("the free lists and NR_FREE_PAGES differ by the remainder shown")
     return found.add(FreeAccounting, rows)
 
 
@@ -324,11 +318,9 @@ def free_lists_from_files(files: Files) -> Found:
 def pcp_lists_from_memory(memory: Memory) -> Found:
     free = free_memory(memory)
     rows, checks = free.pcp_lists.rows, free.pcp_lists.checks
-    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
+    found = Found(memory.live, notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
     if checks:
-        disagreement(
-            memory, found, f"{len(checks)} per-CPU lists differ from their count (pcp_checks)"
-        )
+        found.differ(f"{len(checks)} per-CPU lists differ from their count (pcp_checks)")
     found.add(PcpPages, rows)
     return found.add(PcpCheck, checks)
 
@@ -336,7 +328,9 @@ def pcp_lists_from_memory(memory: Memory) -> Found:
 def pageblocks_from_memory(memory: Memory) -> Found:
     free = free_memory(memory)
     gaps = free.types.gaps
-    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes + gaps.bytes)
+    found = Found(
+        memory.live, notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes + gaps.bytes
+    )
     found.notes += pageblock_note(free.types.unreadable, gaps, "they are not counted")
     try:
         free_pages = free.blocks.pageblock_free
@@ -348,12 +342,11 @@ def pageblocks_from_memory(memory: Memory) -> Found:
     if not free.types.unreadable and not free.scan.gaps.bytes:
         by_name = {(node, zone_name(zone)): zone for node, _, zone in for_each_zone(memory.prog)}
         present = {key: int(zone.present_pages) for key, zone in by_name.items()}
-        for words in short_zones(rows, present, free.types.order):
-            disagreement(memory, found, words)
+        found.differ(*short_zones(rows, present, free.types.order))
         for zone, blocks in sorted(free.pageblocks.outside.items()):
             node, name = free.zone_names[zone]
             what = plural(blocks, "pageblock")
-            disagreement(memory, found, f"beyond the ends of zone {name} of node {node}: {what}")
+            found.differ(f"beyond the ends of zone {name} of node {node}: {what}")
         if not memory.live:
             found.remarks += counts_apart(rows, by_name, free.types.order)
     found.add(Pageblocks, rows)

@@ -401,7 +401,7 @@ def of_vmalloc(ranges: Ranges, memory: Memory, page: int) -> Iterator[Contiguity
 
 def from_memory(memory: Memory) -> Found:
     pages, gaps = ledger_pages(memory)
-    found = Found(unreadable_bytes=gaps.bytes)
+    found = Found(memory.live, unreadable_bytes=gaps.bytes)
     found.notes += [f"not told apart: {words}" for words in find_places(memory).missing]
     if not_settled := settled(memory):
         found.notes.append(not_settled)

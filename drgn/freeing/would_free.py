@@ -494,7 +494,7 @@ def _together(rows: list[WouldFree]) -> list[WouldFree]:
 def from_memory(memory: Memory) -> Found:
     prog = memory.prog
     pages, gaps = ledger_pages(memory)
-    found = Found(unreadable_bytes=gaps.bytes)
+    found = Found(memory.live, unreadable_bytes=gaps.bytes)
     kinds = pages.pages.reshape(len(KINDS), -1).sum(axis=1)
     rows: list[WouldFree] = []
     more, page = Gaps(), int(prog["PAGE_SIZE"].value_())
@@ -508,12 +508,12 @@ def from_memory(memory: Memory) -> Found:
     def processes() -> list[WouldFree]:
         scan = shares_once(memory)
         found.unreadable_bytes += scan.gaps.bytes
-        say_unread(memory, scan, found)
+        say_unread(scan, found)
         return of_processes(scan, _stack_bytes(prog))
 
     def cached() -> Iterator[WouldFree]:
         files = cached_files_once(memory)
-        say_unknown(memory, files, found)
+        say_unknown(files, found)
         if files.supers.broken_off:
             found.notes.append(files.supers.broken_off)
         yield from of_page_cache(files)

@@ -19,7 +19,7 @@ from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
 from mmscope.drgn.reading.kernel_arrays import U64s
 from mmscope.drgn.reading.linked_lists import walk_list
 from mmscope.drgn.reading.scattered_reads import read_members
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any, plural
 
 MANY = 16
 MOST_THREADS = 4 << 20
@@ -92,5 +92,4 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
     known = np.array([0, prog["init_task"].stack.value_()], np.uint64)
     lost = sum(int((~np.isin(stacks, known)).sum()) for stacks in outside)
     lost += sum(not idle.get(cpu) for cpu in online_cpus(prog))
-    if lost:
-        found.missing.append(f"kernel stacks: {plural(lost, 'stack')} could not be found")
+    found.missing += if_any(lost, "kernel stacks: {} could not be found", "stack")

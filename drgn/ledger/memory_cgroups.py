@@ -46,7 +46,7 @@ from mmscope.drgn.sections.section import (
     Section,
     hold_against,
 )
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.table import tables_of
 
 NOT_IN_MEMORY = {"zswapped"}  # lines of memory.stat whose pages are swapped out
@@ -58,7 +58,7 @@ def memory_cgroups_from_memory(memory: Memory) -> Found:
     pages, gaps = ledger_pages(memory)
     more = Gaps(memcgs.gaps.bytes)
     paths = cgroup_paths(memory.prog, memcgs.columns["cgroup"], more)
-    found = Found()
+    found = Found(memory.live)
     charged, unknown_pages = None, None
     if pages.charged is not None:
         charged, unknown_pages = charges(memory.prog, pages.charged, memcgs, more)
@@ -222,18 +222,15 @@ def _say(
 ) -> None:
     """Say why tables are not whole, and what to know of them."""
     gone = found.remarks if memory.live else found.notes
-    if memcgs.vanished:
-        gone.append(f"{memcgs.vanished:,} entries of css_idr are no memory cgroups")
-    if memcgs.damaged_nodes:
-        found.notes.append(f"{memcgs.damaged_nodes:,} nodes of css_idr cannot be read")
+    gone += if_any(memcgs.vanished, "{} entries of css_idr are no memory cgroups")
+    found.notes += if_any(memcgs.damaged_nodes, "{} nodes of css_idr cannot be read")
     for words, count in (
         ("have no path that can be read", no_path),
         ("have no way up to the root", int((memcgs.depth < 0).sum())),
         ("have flags that none has, or are the root and dying", memcgs.odd_flags),
         ("have no counters that can be read", int((~memcgs.stats_read).sum())),
     ):
-        if count:
-            gone.append(f"{count:,} memory cgroups {words}")
+        gone += if_any(count, f"{{}} memory cgroups {words}")
     if unknown_pages is None:
         found.notes.append("pages are not counted: struct page has no memcg_data")
     elif unknown_pages:

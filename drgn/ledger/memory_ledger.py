@@ -54,7 +54,6 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    disagreement,
     hold_against,
 )
 from mmscope.drgn.tables.display import plural, size
@@ -587,7 +586,7 @@ def settled(memory: Memory) -> str:
 def memory_ledger_from_memory(memory: Memory) -> Found:
     prog, places = memory.prog, find_places(memory)
     pages, gaps = ledger_pages(memory)
-    found = Found(unreadable_bytes=gaps.bytes)
+    found = Found(memory.live, unreadable_bytes=gaps.bytes)
     found.notes += [f"not told apart: {words}" for words in places.missing]
     if not_settled := settled(memory):
         found.notes.append(not_settled)
@@ -607,17 +606,15 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
     if no_counters:
         found.notes.append(f"counters of /proc/vmstat are missing: {no_counters}")
     if wrong := [r for r in checks if r.counter == "present_pages" and r.difference_pages]:
-        disagreement(
-            memory,
-            found,
+        found.differ(
             "; ".join(
                 f"zone {row.zone} of node {row.node} has {row.kernel_pages:,} present pages, "
                 f"{row.pages:,} were found"
                 for row in wrong
-            ),
+            )
         )
     if headless := int(pages.pages.reshape(len(KINDS), pages.zones)[Kind.NO_HEAD].sum()):
-        disagreement(memory, found, f"{plural(headless, 'tail')} without a head")
+        found.differ(f"{plural(headless, 'tail')} without a head")
     # Not where pages are missing, or could not be told apart.
     if not memory.live and not unread and not places.missing:
         _hold_against_counters(memory, pages, checks, found)

@@ -45,10 +45,9 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    disagreement,
     not_in_text,
 )
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Inside, table, tables_of
 
@@ -137,15 +136,11 @@ NOT_HELD = (Kind.FREE, Kind.PER_CPU, Kind.UNACCEPTED, Kind.NO_REFERENCE)
 
 def page_holders_from_memory(memory: Memory) -> Found:
     pages, gaps = ledger_pages(memory)
-    found = Found(unreadable_bytes=gaps.bytes)
+    found = Found(memory.live, unreadable_bytes=gaps.bytes)
     held = holdings(memory)
-    for words in held.missing:
-        disagreement(memory, found, f"not looked for: {words}")
-    if held.gaps.bytes:
-        words = f"{held.gaps.bytes:,} bytes of what holds pages could not be read"
-        disagreement(memory, found, words)
-    if held.strange:
-        disagreement(memory, found, f"{held.strange:,} addresses of pages that are none")
+    found.differ(*(f"not looked for: {words}" for words in held.missing))
+    found.differ(*if_any(held.gaps.bytes, "{} bytes of what holds pages could not be read"))
+    found.differ(*if_any(held.strange, "{} addresses of pages that are none"))
     page = int(memory.prog["PAGE_SIZE"].value_())
     rows, free = [], 0
     for number, kind, count in pages.held.rows() if pages.held else ():
@@ -175,13 +170,12 @@ def page_holders_from_memory(memory: Memory) -> Found:
         rows += _named(pages.huge, huge, Kind.HUGETLB, page)
         if lost := len(list(pages.huge)[:MOST_FILES]) - len(huge):
             words = plural(lost, "mapping")
-            disagreement(memory, found, f"who has pages of hugetlb: {words} cannot be followed")
+            found.differ(f"who has pages of hugetlb: {words} cannot be followed")
     except TORN as error:
-        disagreement(memory, found, f"who has pages of hugetlb: {error}")
+        found.differ(f"who has pages of hugetlb: {error}")
     rows += _compressed(memory, pages, page, found)
     rows += _named(_of_files(pages, held.guest_files), held.guest_files, Kind.FILE, page)
-    if free:
-        disagreement(memory, found, f"free, and held by something: {plural(free, 'page')}")
+    found.differ(*if_any(free, "free, and held by something: {}", "page"))
     rows.sort(key=lambda row: (-row.pages, row.kind, row.holder, row.pid or 0, row.owner, row.part))
     return found.add(PageHolder, rows).add(VirtualMachine, list(_machines(held, rows, page)))
 

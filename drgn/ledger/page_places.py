@@ -42,6 +42,7 @@ from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.struct_pages.kasan_shadow import find_shadow
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import MOST_PAGES
 
 RAM, CRASH_KERNEL, KERNEL = "System RAM", "Crash kernel", "Kernel "
@@ -195,8 +196,7 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
     places.area_gaps.bytes += found.gaps.bytes
     if not found.whole:
         places.missing.append("vmalloc areas: some could not be read")
-    if unread := places.area_gaps.bytes:
-        places.missing.append(f"vmalloc areas: {unread:,} bytes could not be read")
+    places.missing += if_any(places.area_gaps.bytes, "vmalloc areas: {} bytes could not be read")
     owned = own_pages(areas)
     kinds = np.where(owned, Kind.VMALLOC, 0)
     # Those of tasks, and what has their callers: stacks of tasks that have ended, or are to come.
@@ -227,10 +227,9 @@ def _add_shadow(memory: Memory, places: PagePlaces) -> None:
     found = find_shadow(memory)
     places.owned.add(Kind.SHADOW, found.starts, found.sizes)
     places.owned.add(Kind.KERNEL_TABLE, found.tables, 1)
-    if found.unreadable_bytes:
-        places.missing.append(
-            f"the KASAN shadow: {found.unreadable_bytes:,} bytes of tables could not be read"
-        )
+    places.missing += if_any(
+        found.unreadable_bytes, "the KASAN shadow: {} bytes of tables could not be read"
+    )
 
 
 def _add_page_ext(memory: Memory, places: PagePlaces) -> None:
@@ -308,8 +307,7 @@ def _add_kernel_tables(memory: Memory, places: PagePlaces) -> None:
     start, end = form.kernel
     tables = frames_of_tables(prog, form, kernel_root(prog), form.last, gaps, start=start, end=end)
     places.owned.add(Kind.KERNEL_TABLE, tables, 1)
-    if gaps.bytes:
-        places.missing.append(f"the kernel's page tables: {gaps.bytes:,} bytes could not be read")
+    places.missing += if_any(gaps.bytes, "the kernel's page tables: {} bytes could not be read")
 
 
 # kernel/dma/pool.c: for atomic allocations of DMA memory, from "dma-pool: add additional coherent
@@ -391,8 +389,7 @@ def _add_held(memory: Memory, places: PagePlaces) -> None:
     if memory.live:
         return  # what was let go meanwhile leads nowhere
     places.missing += found.missing
-    if found.gaps.bytes:
-        places.missing.append(f"who holds pages: {found.gaps.bytes:,} bytes could not be read")
+    places.missing += if_any(found.gaps.bytes, "who holds pages: {} bytes could not be read")
 
 
 def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:

@@ -28,7 +28,8 @@ from mmscope.drgn.reading.cpus import possible_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, S64s, U8s
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement, not_in_text
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, not_in_text
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import Inside, table, tables_of
 
@@ -294,30 +295,25 @@ def _bitmap(prog: Program, array: Object, bits: int) -> U8s:
 
 
 def from_memory(memory: Memory) -> Found:
-    prog, found = memory.prog, Found()
+    prog, found = memory.prog, Found(memory.live)
     owners = None
     with contextlib.suppress(LookupError):
         owners = PercpuOwners(prog)
     rows, sizes, notes = percpu(prog, owners)
-    for words in notes:
-        disagreement(memory, found, words)
+    found.differ(*notes)
     populated = int(prog["pcpu_nr_populated"].value_()) * int(prog["pcpu_nr_units"].value_())
     size = populated * int(prog["PAGE_SIZE"].value_())
     if not notes and size != (has := sum(row.bytes for row in rows)):
-        words = f"chunks have {has:,} bytes, pcpu_nr_populated says {size:,}"
-        disagreement(memory, found, words)
+        found.differ(f"chunks have {has:,} bytes, pcpu_nr_populated says {size:,}")
     if not notes:
-        for words in empty_pages_apart(prog):
-            disagreement(memory, found, words)
+        found.differ(*empty_pages_apart(prog))
     found.add(PercpuChunk, rows).add(PercpuSize, sizes)
     with contextlib.suppress(Absent):
         if owners is not None:
             by_cgroup, unknown = owners.rows(memcgs_once(memory), int(prog["pcpu_nr_units"]))
             found.add(PercpuCgroup, by_cgroup)
             found.unreadable_bytes += owners.gaps.bytes
-            if unknown:
-                words = f"{unknown:,} allocations are charged to no memory cgroup"
-                disagreement(memory, found, words)
+            found.differ(*if_any(unknown, "{} allocations are charged to no memory cgroup"))
     return found
 
 

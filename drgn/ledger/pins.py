@@ -25,7 +25,6 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    disagreement,
     not_in_text,
 )
 from mmscope.drgn.tables.rows import MOST_ORDER, column
@@ -53,7 +52,7 @@ class Pin:
 def pins_from_memory(memory: Memory) -> Found:
     prog = memory.prog
     pages, gaps = ledger_pages(memory)
-    found = Found(unreadable_bytes=gaps.bytes)
+    found = Found(memory.live, unreadable_bytes=gaps.bytes)
     if pages.pinned is None:
         raise LookupError("the pageblocks cannot be read, or the kernel does not count pins")
     zones, types = zone_names(prog, pages), pages.pinned.types.names
@@ -75,7 +74,7 @@ def pins_from_memory(memory: Memory) -> Found:
         said = counters["nr_foll_pin_acquired"] - counters["nr_foll_pin_released"]
         ours = sum(row.pins for row in rows)
         if abs(said - ours) > drift(prog):
-            disagreement(memory, found, f"{ours:,} pins were counted, nr_foll_pin_* say {said:,}")
+            found.differ(f"{ours:,} pins were counted, nr_foll_pin_* say {said:,}")
     if not memory.live:
         counted = pages.pages.reshape(len(KINDS), pages.zones)
         at_most = sum(row.pins << row.order for row in rows) + int(counted[Kind.PERF_RING].sum())

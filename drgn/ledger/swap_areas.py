@@ -39,8 +39,8 @@ from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import Command, Found, Section
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_BYTES, column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
@@ -345,20 +345,20 @@ def _parameter(files: Files, name: str) -> str | None:
 
 
 def from_memory(memory: Memory) -> Found:
-    prog, found = memory.prog, Found()
+    prog, found = memory.prog, Found(memory.live)
     try:
         infos = list(swap_infos(prog))
     except LookupError as error:
         raise Absent(f"the kernel has no swap: {error}") from None
     areas = [_area(info, found) for info in infos]
     rows = [row for row, _ in areas]
-    if nameless := sum(row.path is None for row in rows):
-        disagreement(memory, found, f"the names of {plural(nameless, 'area')} cannot be read")
+    found.differ(
+        *if_any(sum(row.path is None for row in rows), "the names of {} cannot be read", "area")
+    )
     for row, info in zip(rows, infos, strict=True):
         # setup_swap_info(), mm/swapfile.c
         if (said := -int(info.list.prio.value_())) != row.priority:
-            words = f"{row.path}: its priority is {row.priority}, in the list of areas {said}"
-            disagreement(memory, found, words)
+            found.differ(f"{row.path}: its priority is {row.priority}, in the list of areas {said}")
     # The one that is filled first comes first.
     found.add(SwapArea, sorted(rows, key=lambda row: -row.priority))
     try:
@@ -373,8 +373,7 @@ def from_memory(memory: Memory) -> Found:
         found.notes.append(f"total_swap_pages cannot be read: {error}")
     else:
         if usable != total:
-            words = f"areas have {usable:,} bytes, total_swap_pages says {total:,}"
-            disagreement(memory, found, words)
+            found.differ(f"areas have {usable:,} bytes, total_swap_pages says {total:,}")
     return found
 
 
@@ -407,7 +406,7 @@ def _by_cgroup(
     except Absent as error:
         found.remarks.append(f"swap is of no memory cgroup: {error}")
     except TORN as error:
-        disagreement(memory, found, f"what memory cgroups have swapped out is unknown: {error}")
+        found.differ(f"what memory cgroups have swapped out is unknown: {error}")
     found.unreadable_bytes += gaps.bytes
 
 

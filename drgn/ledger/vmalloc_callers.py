@@ -22,8 +22,8 @@ from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import Inside, table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
@@ -138,16 +138,14 @@ def read_vmallocinfo(text: str) -> list[VmallocCaller]:
 
 def from_memory(memory: Memory) -> Found:
     places = find_places(memory)
-    found = Found()
+    found = Found(memory.live)
     found.notes += [words for words in places.missing if words.startswith("vmalloc areas")]
     found.unreadable_bytes = places.area_gaps.bytes
     if not places.missing and places.areas is not None:
         callers = places.areas["caller"]
         upper = np.uint64(kernel_byte(memory.prog))
         strange = int(np.count_nonzero((callers >> np.uint64(56) != upper) | (callers >= ERRORS)))
-        if strange:
-            words = f"the caller of {plural(strange, 'area')} of vmalloc memory is no code"
-            disagreement(memory, found, words)
+        found.differ(*if_any(strange, "the caller of {} of vmalloc memory is no code", "area"))
     return found.add(VmallocCaller, vmalloc_callers(memory.prog, places))
 
 

@@ -28,7 +28,7 @@ from mmscope.drgn.log.records import STACK, same_caller, seconds_of, whole_recor
 from mmscope.drgn.log.shown_memory import ShownBlocks, ShownMemory, read_shown_memory
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_log import Log, LogRecord
@@ -267,8 +267,7 @@ def _found(log: Log, page_bytes: int | None) -> Found:
         found.unlisted.append(
             plural(shown.left_out, "later view of memory", "later views of memory")
         )
-    if shown.damaged:
-        found.notes.append(f"{plural(shown.damaged, 'line')} of memory that is shown, damaged")
+    found.notes += if_any(shown.damaged, "{} of memory that is shown, damaged", "line")
     found.add(KernelComplaint, rows[:MOST_ROWS])
     found.add(ShownMemory, shown.memory)
     return found.add(ShownBlocks, shown.blocks)

@@ -97,7 +97,7 @@ def signs_of_dmi(vendor: str, product: str) -> list[HypervisorSign]:
 
 
 def hypervisor_from_memory(memory: Memory) -> Found:
-    found, rows, prog = Found(), list[HypervisorSign](), memory.prog
+    found, rows, prog = Found(memory.live), list[HypervisorSign](), memory.prog
     if "modules" in prog:  # CONFIG_MODULES
         modules = list_for_each_entry("struct module", prog["modules"].address_of_(), "list")
         rows = signs_of_modules(

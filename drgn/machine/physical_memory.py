@@ -41,8 +41,8 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, read_whole, struc
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import NO_PAGE_SIZE, Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import size_name
+from mmscope.drgn.sections.section import Command, Found, Section
+from mmscope.drgn.tables.display import if_any, size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import table, tables_of
 
@@ -437,15 +437,11 @@ def physical_memory_once(memory: Memory) -> PhysicalMemory:
 
 def physical_memory_from_memory(memory: Memory) -> Found:
     read = physical_memory_once(memory)
-    found = _found(read)
-    if read.pages_beyond:
-        disagreement(
-            memory,
-            found,
-            f"zones have {read.pages_beyond:,} pages that are in no range of System RAM",
-        )
-    if read.apart:
-        disagreement(memory, found, read.apart)
+    found = _found(read, memory.live)
+    found.differ(
+        *if_any(read.pages_beyond, "zones have {} pages that are in no range of System RAM")
+    )
+    found.differ(read.apart)
     gaps = Gaps()
     try:
         levels = direct_map(memory.prog, gaps)
@@ -456,9 +452,7 @@ def physical_memory_from_memory(memory: Memory) -> Found:
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of page tables could not be read")
     elif missing := missing_bytes(levels):
-        disagreement(
-            memory, found, f"the kernel's counters lack {size_name(missing)} of the direct map"
-        )
+        found.differ(f"the kernel's counters lack {size_name(missing)} of the direct map")
     if repeated := sum(row.repeated_bytes or 0 for row in levels):
         found.remarks.append(
             f"the DirectMap lines of /proc/meminfo are {size_name(repeated)} too high: the kernel "
@@ -467,8 +461,8 @@ def physical_memory_from_memory(memory: Memory) -> Found:
     return found.add(DirectMapLevel, levels)
 
 
-def _found(read: PhysicalMemory) -> Found:
-    found = Found(notes=[f"{read.more}: ranges are missing"] if read.more else [])
+def _found(read: PhysicalMemory, live: bool | None = None) -> Found:
+    found = Found(live, notes=[f"{read.more}: ranges are missing"] if read.more else [])
     if any(row.firmware is None for row in read.ranges):
         found.remarks.append("the firmware's map is not known: what was cut off of it is not shown")
     found.add(PhysicalPart, read.parts)

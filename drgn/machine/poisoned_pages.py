@@ -34,10 +34,10 @@ from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, scan_struc
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section
 from mmscope.drgn.struct_pages.hugetlb import HugePages, optimized_pages
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
-from mmscope.drgn.tables.display import size_name
+from mmscope.drgn.tables.display import if_any, size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, column, event_column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, row_number
@@ -281,28 +281,21 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
     except LookupError:
         raise Absent(BUILT_WITHOUT) from None
     marked, gaps = marked_pages(memory)
-    found = Found(unreadable_bytes=gaps.bytes)
+    found = Found(memory.live, unreadable_bytes=gaps.bytes)
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read{gaps.why}")
-    if marked.more:
-        found.notes.append(f"{marked.more:,} more pages are marked: the memory map is damaged")
+    found.notes += if_any(marked.more, "{} more pages are marked: the memory map is damaged")
     rows: list[PoisonedPages] = []
     if marked.pfns:
         cost = struct_page_cost(memory)
         rows, unread = poisoned_pages(memory.prog, marked, cost.huge_pages)
-        if unread:
-            found.notes.append(f"the lists of {unread:,} huge pages could not be read")
+        found.notes += if_any(unread, "the lists of {} huge pages could not be read")
     size = memory.prog["PAGE_SIZE"].value_()
     ours = sum(row.bad_pages or 0 for row in rows) * size
     counted = sum(row.bytes or 0 for row in counters)
     if ours != counted and not found.notes and not any(row.unlisted for row in rows):
-        disagreement(
-            memory,
-            found,
-            f"the kernel counts {size_name(counted)} as bad, {size_name(ours)} are marked",
-        )
-    if odd := sums_apart(counters):
-        disagreement(memory, found, odd)
+        found.differ(f"the kernel counts {size_name(counted)} as bad, {size_name(ours)} are marked")
+    found.differ(sums_apart(counters))
     found.add(PoisonedPages, rows)
     return found.add(PoisonCounter, counters)
 

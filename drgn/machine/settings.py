@@ -19,7 +19,7 @@ from mmscope.drgn.machine.kernel_features import (
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import Command, Found, Section
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import table, tables_of
 
@@ -142,9 +142,8 @@ def read_sysctl(text: str) -> list[Setting]:
 
 
 def settings_from_memory(memory: Memory) -> Found:
-    found = Found().add(Setting, settings(memory.prog))
-    for words in thp_flags_apart(memory.prog):
-        disagreement(memory, found, words)
+    found = Found(memory.live).add(Setting, settings(memory.prog))
+    found.differ(*thp_flags_apart(memory.prog))
     return found.add(KernelFeature, kernel_features(memory.prog, found.notes))
 
 

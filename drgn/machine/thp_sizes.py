@@ -19,7 +19,7 @@ from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, column, event_column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number
@@ -113,8 +113,7 @@ def thp_sizes_from_files(files: Files) -> Found:
             f"{files.root / FOLDER} has no hugepages-*kB/stats: {NO_COUNTERS}, or the tree lacks "
             "its files"
         )
-    if unread:
-        found.notes.append(f"{plural(unread, 'counter')} could not be read")
+    found.notes += if_any(unread, "{} could not be read", "counter")
     return found.add(ThpSize, rows)
 
 

@@ -34,7 +34,6 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    disagreement,
     hold_against,
 )
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, event_column
@@ -449,10 +448,10 @@ def names_apart(prog: Program, rows: list[VmCounter]) -> list[str]:
 def vm_counters_from_memory(memory: Memory) -> Found:
     prog = memory.prog
     rows = vm_counters_once(memory)
-    found = Found().add(VmCounter, rows)
+    found = Found(memory.live).add(VmCounter, rows)
     odd = [row.name for row in rows if not re.fullmatch("[a-z0-9_]+", row.name)]
     if odd := odd + names_apart(prog, rows):
-        disagreement(memory, found, f"no counter is called {odd[0][:40]!r}")
+        found.differ(f"no counter is called {odd[0][:40]!r}")
     if not memory.live:
         _hold_against_parts(prog, rows, found)
         _hold_against_processes(memory, rows, found)

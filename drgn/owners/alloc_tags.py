@@ -34,8 +34,8 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.allocinfo import ALLOCINFO, HEADER, LINE
@@ -147,22 +147,19 @@ def read_tags(prog: Program) -> tuple[dict[int, Tag], Gaps, list[str]]:
     ]
     if nameless := sum(name.startswith("(0x") for name in modules + files + functions):
         notes.append(f"{plural(nameless, 'name')} of tags could not be read: shown by address")
-    if unread := int(np.count_nonzero(~counted)):
-        notes.append(f"the counters of {plural(unread, 'tag')} could not be read")
+    notes += if_any(int(np.count_nonzero(~counted)), "the counters of {} could not be read", "tag")
     return dict(zip(found.tolist(), tags, strict=True)), gaps, notes
 
 
 def _ranges(prog: Program, size: int, gaps: Gaps, notes: list[str]) -> list[tuple[int, int]]:
     """Arrays of tags, of the kernel and of each module: (address, number of tags)."""
     modules, damaged = xarray_pointers(prog, prog["alloc_tag_cttype"].mod_idr.idr_rt, gaps)
-    if damaged:
-        notes.append(f"{plural(damaged, 'node')} of the tree of modules could not be followed")
+    notes += if_any(damaged, "{} of the tree of modules could not be followed", "node")
     dtype = struct_dtype(
         prog.type("struct codetag_module"), {"start": "range.start", "stop": "range.stop"}
     )
     rows, read = read_scattered(prog, modules, dtype, gaps)
-    if unread := int(np.count_nonzero(~read)):
-        notes.append(f"the tags of {plural(unread, 'module')} could not be found")
+    notes += if_any(int(np.count_nonzero(~read)), "the tags of {} could not be found", "module")
     found, total = [], 0
     for start, stop in zip(rows["start"][read].tolist(), rows["stop"][read].tolist(), strict=True):
         count, rest = divmod(stop - start, size)
@@ -285,13 +282,12 @@ def from_memory(memory: Memory) -> Found:
     on = profiling_on(memory.prog)
     if not on and not any(size or calls for _, size, calls, _ in tags.values()):
         raise Absent(OFF)
-    found = Found(unreadable_bytes=gaps.bytes, notes=list(notes))
+    found = Found(memory.live, unreadable_bytes=gaps.bytes, notes=list(notes))
     if not on:
         found.notes.append(STALE)
     registered = int(memory.prog["alloc_tag_cttype"].count)
     if len(tags) != registered:
-        words = f"{len(tags):,} tags were found, the kernel has {registered:,}"
-        disagreement(memory, found, words)
+        found.differ(f"{len(tags):,} tags were found, the kernel has {registered:,}")
     return found.add(AllocTag, alloc_tag_rows(tags.values(), live=memory.live))
 
 

@@ -54,8 +54,8 @@ from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_de
 from mmscope.drgn.reading.struct_pages import flag_fields
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.table import table_of, tables_of
 from mmscope.drgn.text.owner_frames import owner_frame
 from mmscope.drgn.text.page_owner_text import not_kept
@@ -306,10 +306,8 @@ def depot_of(memory: Memory) -> StackDepot:
 
 def depot_notes(depot: StackDepot) -> list[str]:
     notes = []
-    if depot.gaps.bytes:
-        notes.append(f"{depot.gaps.bytes:,} bytes of the stack depot could not be read")
-    if depot.damaged:
-        notes.append(f"{depot.damaged:,} records of the stack depot are damaged, and not used")
+    notes += if_any(depot.gaps.bytes, "{} bytes of the stack depot could not be read")
+    notes += if_any(depot.damaged, "{} records of the stack depot are damaged, and not used")
     return notes
 
 
@@ -320,7 +318,7 @@ def page_owner_from_memory(memory: Memory) -> Found:
     depot, owners = depot_of(memory), scan_page_owner(prog, progress=memory.progress)
     rows, checks = page_owner_stacks(prog, depot, owners)
     lost = owners.gaps.bytes + owners.types.gaps.bytes
-    found = Found(unreadable_bytes=lost + depot.gaps.bytes)
+    found = Found(memory.live, unreadable_bytes=lost + depot.gaps.bytes)
     found.notes += depot_notes(depot)
     found.notes += pageblock_note(
         owners.types.unreadable, owners.types.gaps, "nothing is said to be out of place"
@@ -330,14 +328,10 @@ def page_owner_from_memory(memory: Memory) -> Found:
             f"{owners.gaps.bytes:,} bytes of struct pages and page_exts could not be read: their "
             "pages are not counted"
         )
-    if owners.damaged:
-        found.notes.append(f"{owners.damaged:,} page_exts have an order that cannot be")
-    if checks:
-        disagreement(
-            memory,
-            found,
-            f"the kernel counts {plural(len(checks), 'stack')} otherwise (page_owner_checks)",
-        )
+    found.notes += if_any(owners.damaged, "{} page_exts have an order that cannot be")
+    found.differ(
+        *if_any(len(checks), "the kernel counts {} otherwise (page_owner_checks)", "stack")
+    )
     if unlisted := [row for row in rows if row.note == UNLISTED]:
         pages = sum(row.pages for row in unlisted)
         found.remarks.append(

@@ -53,8 +53,8 @@ from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import Inside, table, table_of, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
@@ -382,7 +382,7 @@ def tracks_depot(memory: Memory) -> StackDepot | None:
 def slab_caches_from_memory(memory: Memory) -> Found:
     scan, _ = slabs_once(memory)
     rows, checks = slab_caches(scan)
-    found = Found(notes=misnamed(memory.prog), unreadable_bytes=scan.gaps.bytes)
+    found = Found(memory.live, notes=misnamed(memory.prog), unreadable_bytes=scan.gaps.bytes)
     if scan.broken_off:
         found.notes.append(f"{scan.broken_off}; slabs of others are not counted")
     if scan.gaps.bytes:
@@ -397,12 +397,7 @@ def slab_caches_from_memory(memory: Memory) -> Found:
         )
     if nameless := sum(cache.name == f"({cache.address:#x})" for cache in scan.caches):
         found.notes.append(f"the names of {nameless} caches could not be read; they go by address")
-    if checks:
-        disagreement(
-            memory,
-            found,
-            f"the slabs of {plural(len(checks), 'cache')} do not add up (slab_checks)",
-        )
+    found.differ(*if_any(len(checks), "the slabs of {} do not add up (slab_checks)", "cache"))
     if (rest := pages_in_no_cache(memory.prog, scan)) > 0:
         found.remarks.append(
             f"{rest:,} more pages that the kernel counts as slab are in no cache: kmalloc beyond "
@@ -440,10 +435,9 @@ def _note_quarantine(memory: Memory, found: Found) -> None:
     except TORN as error:
         found.notes.append(f"how many objects KASAN keeps in its quarantine is not known: {error}")
         return
-    if kept:
-        found.remarks.append(
-            f"{kept:,} bytes of objects in use were freed: KASAN keeps them in its quarantine"
-        )
+    found.remarks += if_any(
+        kept, "{} bytes of objects in use were freed: KASAN keeps them in its quarantine"
+    )
 
 
 def _add_cgroups(memory: Memory, scan: SlabScan, found: Found) -> None:
@@ -461,13 +455,12 @@ def _add_cgroups(memory: Memory, scan: SlabScan, found: Found) -> None:
         found.notes.append(f"memory cgroups of slab objects are not told: {error}")
         return
     found.unreadable_bytes += counted.gaps.bytes
-    if counted.gaps.bytes:
-        found.notes.append(
-            f"{counted.gaps.bytes:,} bytes of what says whose objects are could not be read"
-        )
-    if strange:
-        words = f"{plural(strange, 'slab object')} are charged to no memory cgroup that is known"
-        disagreement(memory, found, words)
+    found.notes += if_any(
+        counted.gaps.bytes, "{} bytes of what says whose objects are could not be read"
+    )
+    found.differ(
+        *if_any(strange, "{} are charged to no memory cgroup that is known", "slab object")
+    )
     if len(rows) > MAX_ROWS:
         found.unlisted.append(
             f"slab_cgroups has the {MAX_ROWS:,} largest of {len(rows):,} pairs of cgroup and cache"
@@ -498,21 +491,19 @@ def slab_owner_from_memory(memory: Memory) -> Found:
             f"{reason}: their flags or the depot are damaged"
         ) from None
     rows, checks = slab_owner_stacks(memory.prog, depot, owners)
-    found = Found(notes=misnamed(memory.prog), unreadable_bytes=owners.gaps.bytes)
+    found = Found(memory.live, notes=misnamed(memory.prog), unreadable_bytes=owners.gaps.bytes)
     if depot is not None:
         found.unreadable_bytes += depot.gaps.bytes
         found.notes += depot_notes(depot)
     if scan.broken_off:
         found.notes.append(scan.broken_off)
-    if owners.gaps.bytes:
-        found.notes.append(f"{owners.gaps.bytes:,} bytes of slabs could not be read")
+    found.notes += if_any(owners.gaps.bytes, "{} bytes of slabs could not be read")
     if len(tracked) < len(scan.caches):
         found.unlisted.append(
             f"{len(tracked)} of {len(scan.caches)} caches have tracks: what the others hold "
             "is in slab_caches"
         )
-    if checks:
-        disagreement(memory, found, f"tracks of {plural(len(checks), 'cache')} do not add up")
+    found.differ(*if_any(len(checks), "tracks of {} do not add up", "cache"))
     found.add(SlabOwnerStack, rows)
     # The cache is what the allocation leads to: the leaf.
     stacks = [(f"{row.stack};{row.cache}", row.bytes) for row in rows if row.bytes]

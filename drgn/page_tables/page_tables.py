@@ -72,10 +72,9 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    disagreement,
     hold_against,
 )
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Inside, table, tables_of
 
@@ -577,7 +576,7 @@ def page_tables_from_memory(memory: Memory) -> Found:
     # Section process_shares may have made it.
     scan = memory.once("page_table_scan", lambda: scan_of(memory))
     rows = page_tables(scan)
-    found = Found(unreadable_bytes=scan.gaps.bytes)
+    found = Found(memory.live, unreadable_bytes=scan.gaps.bytes)
     if scan.gaps.bytes:
         found.notes.append(
             f"{scan.gaps.bytes:,} bytes of page tables, VMAs and descriptors could not be read: "
@@ -586,52 +585,41 @@ def page_tables_from_memory(memory: Memory) -> Found:
     found.notes += words_of_lost(scan)
     if scan.spaces.broken_off:
         found.notes.append(BROKEN_OFF)
-    if scan.spaces.damaged:
-        damaged = plural(scan.spaces.damaged, "process", "processes")
-        disagreement(memory, found, f"{damaged} could not be read: missing here")
-    for count, what in (
-        (scan.damaged_vmas, "VMAs and nodes of their trees are damaged, and left out"),
-        (
-            scan.numbers["repeated_tables"],
-            "entries lead to a table that was met before, and not followed",
+    numbers = scan.numbers
+    odd_users = 0 if memory.live else users_apart(scan)
+    unaccounted = sum(bool(row.unaccounted_tables) for row in rows)
+    bad = int(scan.sums["bad"].sum() + scan.sums["kinds"][:, OTHER].sum())
+    process = "process", "processes"
+    found.differ(
+        *if_any(scan.spaces.damaged, "{} could not be read: missing here", *process),
+        *if_any(scan.damaged_vmas, "{} VMAs and nodes of their trees are damaged, and left out"),
+        *if_any(
+            numbers["repeated_tables"],
+            "{} entries lead to a table that was met before, and not followed",
         ),
-        (
+        *if_any(
             scan.absurd_charges,
-            "processes are charged for more page tables than there is memory: pgtables_bytes is "
+            "{} processes are charged for more page tables than there is memory: pgtables_bytes is "
             "damaged",
         ),
-        (
+        *if_any(
             scan.odd_charges,
-            "processes are charged for a part of a table: pgtables_bytes is damaged",
+            "{} processes are charged for a part of a table: pgtables_bytes is damaged",
         ),
-        (
-            scan.numbers["dropped_tables"],
-            "tables are more than their process was charged for, or than there is memory; not "
+        *if_any(
+            numbers["dropped_tables"],
+            "{} tables are more than their process was charged for, or than there is memory; not "
             "followed",
         ),
-        (scan.numbers["broken_deposits"], "lists of deposited tables do not close"),
-        (
-            0 if memory.live else users_apart(scan),
-            "tables of hugetlb pages have other users than the processes that lead to them",
+        *if_any(numbers["broken_deposits"], "{} lists of deposited tables do not close"),
+        *if_any(
+            odd_users,
+            "{} tables of hugetlb pages have other users than the processes that lead to them",
         ),
-    ):
-        if count:
-            disagreement(memory, found, f"{count:,} {what}")
-    if odd := zero_page_apart(memory.prog):
-        disagreement(memory, found, odd)
-    if wrong := sum(bool(row.unaccounted_tables) for row in rows):
-        disagreement(
-            memory,
-            found,
-            f"pgtables_bytes of {plural(wrong, 'process', 'processes')} is not what was found "
-            "(unaccounted)",
-        )
-    if bad := int(scan.sums["bad"].sum() + scan.sums["kinds"][:, OTHER].sum()):
-        disagreement(
-            memory,
-            found,
-            f"{plural(bad, 'entry', 'entries')} of page tables that cannot be (bad_entries)",
-        )
+        zero_page_apart(memory.prog),
+        *if_any(unaccounted, "pgtables_bytes of {} is not what was found (unaccounted)", *process),
+        *if_any(bad, "{} of page tables that cannot be (bad_entries)", "entry", "entries"),
+    )
     details = page_table_details(scan)
     given_back = dontneed_frees_tables(memory.prog)
     found.add(PageTables, rows)

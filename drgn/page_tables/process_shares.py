@@ -26,8 +26,8 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
@@ -125,7 +125,7 @@ def shares_once(memory: Memory) -> PageTableScan:
     return scan
 
 
-def say_unread(memory: Memory, scan: PageTableScan, found: Found) -> None:
+def say_unread(scan: PageTableScan, found: Found) -> None:
     """Say of which processes and pages it is not known who has them."""
     mapped = scan.mapped
     assert mapped is not None
@@ -147,29 +147,23 @@ def say_unread(memory: Memory, scan: PageTableScan, found: Found) -> None:
     found.notes += words_of_lost(scan)
     if scan.spaces.broken_off:
         found.notes.append(BROKEN_OFF)
-    for count, what in (
-        (scan.spaces.damaged, "processes"),
-        (scan.numbers["repeated_tables"] + scan.numbers["dropped_tables"], "page tables"),
-        (scan.damaged_vmas, "VMAs"),
-    ):
-        if count:
-            disagreement(memory, found, f"{count:,} {what} are damaged: not counted here")
-    if absurd := mapped.numbers["absurd"]:
-        words = (
-            f"mappings of {plural(absurd, 'page')} are more than there are entries, or no number"
-        )
-        disagreement(memory, found, words)
-    if headless := mapped.numbers["headless"]:
-        words = f"{plural(headless, 'mapped page')} of no folio, or of a folio without an owner"
-        disagreement(memory, found, words)
+    tables = scan.numbers["repeated_tables"] + scan.numbers["dropped_tables"]
+    absurd, headless = mapped.numbers["absurd"], mapped.numbers["headless"]
+    found.differ(
+        *if_any(scan.spaces.damaged, "{} processes are damaged: not counted here"),
+        *if_any(tables, "{} page tables are damaged: not counted here"),
+        *if_any(scan.damaged_vmas, "{} VMAs are damaged: not counted here"),
+        *if_any(absurd, "mappings of {} are more than there are entries, or no number", "page"),
+        *if_any(headless, "{} of no folio, or of a folio without an owner", "mapped page"),
+    )
 
 
 def from_memory(memory: Memory) -> Found:
     scan = shares_once(memory)
     rows, mapped = process_shares(scan), scan.mapped
     assert mapped is not None
-    found = Found(unreadable_bytes=scan.gaps.bytes + mapped.gaps.bytes)
-    say_unread(memory, scan, found)
+    found = Found(memory.live, unreadable_bytes=scan.gaps.bytes + mapped.gaps.bytes)
+    say_unread(scan, found)
     whole = not (found.notes or found.unreadable_bytes or mapped.numbers["uncounted"])
     if whole and not memory.live:
         memory.once("process_shares", lambda: rows)  # for section vm_counters

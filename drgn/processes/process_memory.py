@@ -39,9 +39,9 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    disagreement,
     hold_against,
 )
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Inside, table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number
@@ -261,13 +261,11 @@ def read_status_memory(text: str, several_nodes: bool = False) -> ProcessMemory 
 
 def from_memory(memory: Memory) -> Found:
     rows, spaces, gaps = process_memory_once(memory)
-    found = Found(unreadable_bytes=gaps.bytes)
-    if gaps.bytes:
-        found.notes.append(f"{gaps.bytes:,} bytes of address spaces could not be read")
+    found = Found(memory.live, unreadable_bytes=gaps.bytes)
+    found.notes += if_any(gaps.bytes, "{} bytes of address spaces could not be read")
     if spaces.broken_off:
         found.notes.append(BROKEN_OFF)
-    if spaces.damaged:
-        disagreement(memory, found, f"{spaces.damaged:,} processes could not be read")
+    found.differ(*if_any(spaces.damaged, "{} processes could not be read"))
     if not memory.live:
         most = MOST_TIMES * memory_pages(memory.prog) * int(memory.prog["PAGE_SIZE"])
 

@@ -33,7 +33,7 @@ from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, laid_out
 from mmscope.drgn.reading.nodes import check_node_ids, online_nodes
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement, not_in_text
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, not_in_text
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_ORDER, column, event_column
 from mmscope.drgn.tables.table import MOMENT, table, tables_of
@@ -355,21 +355,20 @@ def multi_gen_enabled(prog: Program, memcgs: Memcgs) -> dict[int, bool]:
 def lru_lists_from_memory(memory: Memory) -> Found:
     prog, memcgs, gaps = memory.prog, memcgs_once(memory), Gaps()
     lruvecs = read_lruvecs(prog, memcgs, gaps)
-    found = Found()
+    found = Found(memory.live)
     rows = list_rows(prog, lruvecs)
     found.add(LruList, rows)
     nodes = node_rows(prog, multi_gen_enabled(prog, memcgs))
     found.add(ReclaimNode, nodes)
     generations = generation_rows(prog, memcgs, lruvecs, gaps)
     found.add(LruGeneration, generations)
-    for odd in (
+    found.differ(
         *ages_that_cannot_be(generations),
         *too_many_generations(lruvecs),
         *asked_of_no_zone(prog),
         *unlike_nodes(nodes),
         *more_failures_than_runs(memory, nodes),
-    ):
-        disagreement(memory, found, odd)
+    )
     # As after the machine slept.
     if generations and all(row.age_seconds is None for row in generations):
         found.remarks.append("jiffies do not fit the uptime: ages of generations are unknown")
@@ -380,7 +379,7 @@ def lru_lists_from_memory(memory: Memory) -> Found:
             f"the zone counts {row.kernel_pages:,}"
             for row in wrong[:5]
         )
-        disagreement(memory, found, "; ".join(words))
+        found.differ("; ".join(words))
     return found
 
 

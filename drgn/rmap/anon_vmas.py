@@ -31,8 +31,8 @@ from mmscope.drgn.rmap.vma_splits import VmaNeighbours, VmaSplits, vma_splits
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column
 from mmscope.drgn.tables.table import table, tables_of
 
@@ -285,12 +285,12 @@ def _largest_map(maps: ReverseMaps, visits: KsmVisits | None) -> list[AnonVmaMap
 def anon_vmas_from_memory(memory: Memory) -> Found:
     maps = reverse_maps(memory)
     _, visits = ksm_and_visits(memory) or (None, None)
-    found = Found(unreadable_bytes=maps.unreadable_bytes)
+    found = Found(memory.live, unreadable_bytes=maps.unreadable_bytes)
     note_reverse_maps(memory, found)
     checks = maps.checks + check_sample(memory.prog, maps)
-    if checks:
-        words = f"{plural(len(checks), 'count')} of anon_vmas that do not fit together"
-        disagreement(memory, found, f"{words} (anon_vma_checks)")
+    found.differ(
+        *if_any(len(checks), "{} of anon_vmas that do not fit together (anon_vma_checks)", "count")
+    )
     items = visits.by_anon_vma(maps) if visits else None
     rows = anon_vma_rows(maps, items)
     if len(rows) < len(maps.anon_vmas):
@@ -303,8 +303,7 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
     sums, kinds, not_compared = vma_splits(memory.prog, maps)
     found.add(VmaSplits, sums).add(VmaNeighbours, kinds).add(AnonVma, rows)
     locks, queued, not_read = anon_vma_locks(memory.prog, maps)
-    for problem in not_compared + not_read:
-        disagreement(memory, found, problem)
+    found.differ(*(not_compared + not_read))
     found.add(AnonVmaLock, locks).add(AnonVmaWaiter, queued)
     found.add(ProcessVmas, process_vmas(memory.prog, maps))
     return found.add(AnonVmaCheck, checks)

@@ -67,8 +67,8 @@ from mmscope.drgn.rmap.rwsem_waiters import NO_LOCKS, OWNER, OWNER_IS, STATES, W
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, MOST_PIDS, column
 from mmscope.drgn.tables.table import table, tables_of
 
@@ -549,28 +549,29 @@ def flags_apart(maps: FileMaps) -> int:
 
 def file_maps_from_memory(memory: Memory) -> Found:
     maps = mapped_file_trees(memory)
-    found = Found(unreadable_bytes=maps.gaps.bytes + reverse_maps(memory).unreadable_bytes)
+    found = Found(
+        memory.live, unreadable_bytes=maps.gaps.bytes + reverse_maps(memory).unreadable_bytes
+    )
     note_reverse_maps(memory, found)
-    if maps.gaps.bytes:
-        words = f"{maps.gaps.bytes:,} bytes of files, mappings and inodes could not be read"
-        disagreement(memory, found, words)
+    found.differ(
+        *if_any(maps.gaps.bytes, "{} bytes of files, mappings and inodes could not be read")
+    )
     checks = maps.checks + check_sample(memory.prog, maps)
-    if checks:
-        words = f"{plural(len(checks), 'count')} of mapped files that do not fit together"
-        disagreement(memory, found, f"{words} (file_mapping_checks)")
+    words = "{} of mapped files that do not fit together (file_mapping_checks)"
+    found.differ(*if_any(len(checks), words, "count"))
     rows = file_mapping_rows(memory.prog, maps)
-    if nameless := sum(None in (row.file, row.filesystem) for row in rows):
-        words = f"the names of {plural(nameless, 'file')}, or of their file systems, cannot be read"
-        disagreement(memory, found, words)
-    if apart := sum(links_apart(row.file, row.deleted, row.filesystem) for row in rows):
-        disagreement(memory, found, f"links and names of {plural(apart, 'file')} do not fit")
-    if odd := flags_apart(maps):
-        disagreement(memory, found, f"pages and flags of {plural(odd, 'file')} do not fit")
+    nameless = sum(None in (row.file, row.filesystem) for row in rows)
+    apart = sum(links_apart(row.file, row.deleted, row.filesystem) for row in rows)
+    words = "the names of {}, or of their file systems, cannot be read"
+    found.differ(
+        *if_any(nameless, words, "file"),
+        *if_any(apart, "links and names of {} do not fit", "file"),
+        *if_any(flags_apart(maps), "pages and flags of {} do not fit", "file"),
+    )
     _note_unlisted(found, rows, len(maps.addresses))
     found.add(FileMappingFanout, file_fanout(maps)).add(FileMapping, rows)
     locks, queued, problems = file_mapping_locks(memory.prog, maps)
-    for problem in problems:
-        disagreement(memory, found, problem)
+    found.differ(*problems)
     found.add(FileMappingLock, locks).add(FileMappingWaiter, queued)
     return found.add(FileMappingCheck, checks)
 

@@ -75,7 +75,7 @@ from mmscope.drgn.rmap.reverse_maps import (
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, Bound, column, event_column
 from mmscope.drgn.tables.table import table, tables_of
@@ -759,7 +759,7 @@ def ksm_from_memory(memory: Memory) -> Found:
     if (read := ksm_and_visits(memory)) is None:
         raise Absent(NO_KSM)
     ksm, visits = read
-    found = Found(unreadable_bytes=maps.unreadable_bytes)
+    found = Found(memory.live, unreadable_bytes=maps.unreadable_bytes)
     note_reverse_maps(memory, found)
     totals, words = ksm_totals(prog, ksm), [*ksm.problems]
     if wrong := [row.name for row in totals if row.counted not in (None, row.value)]:
@@ -773,7 +773,7 @@ def ksm_from_memory(memory: Memory) -> Found:
     if not memory.live and (odd := pages_apart(prog, ksm)):
         words.append(f"stable nodes and struct pages of {plural(odd, 'KSM page')} do not fit")
     if words:
-        disagreement(memory, found, "; ".join(words))
+        found.differ("; ".join(words))
     if not memory.live and (unlike := zero_pages_apart(prog, maps.tasks.counts)):
         found.remarks.append(unlike)
     found.add(KsmTotal, totals)

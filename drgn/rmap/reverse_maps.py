@@ -52,8 +52,8 @@ from mmscope.drgn.reading.kernel_arrays import TORN, Array, Bools, Gaps, S64s, U
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.reading.rwsem_counts import lock_word
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import Found
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import table
 
@@ -663,19 +663,15 @@ def note_reverse_maps(memory: Memory, found: Found) -> None:
         )
         if maps.attempts > 1:
             words += f" (the best of {maps.attempts} readings)"
-        disagreement(memory, found, words)
+        found.differ(words)
     if maps.unreadable_bytes:
         found.notes.append(
             f"{maps.unreadable_bytes:,} bytes of slabs could not be read: what is in them, "
             "and in trees below them, is not counted"
         )
-    if maps.odd_slabs:
-        found.notes.append(f"{plural(maps.odd_slabs, 'damaged slab')} not used")
-    if unreadable := maps.tasks.unreadable:
-        words = f"{plural(unreadable, 'process', 'processes')} could not be read"
-        found.notes.append(words)
-    if gone := maps.tasks.gone:
-        found.remarks.append(f"{plural(gone, 'process', 'processes')} ended while being read")
+    found.notes += if_any(maps.odd_slabs, "{} not used", "damaged slab")
+    found.notes += if_any(maps.tasks.unreadable, "{} could not be read", "process", "processes")
+    found.remarks += if_any(maps.tasks.gone, "{} ended while being read", "process", "processes")
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    disagreement,
     not_in_text,
 )
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import MOST_PIDS, column
 from mmscope.drgn.tables.table import table, tables_of
 
@@ -442,19 +442,15 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
         places=kept[0] if kept else None,
     )
     cost = node_cost(memory.rmap_node_ns)
-    found = Found(unreadable_bytes=gaps.bytes + files.gaps.bytes + maps.unreadable_bytes)
+    found = Found(
+        memory.live, unreadable_bytes=gaps.bytes + files.gaps.bytes + maps.unreadable_bytes
+    )
     note_reverse_maps(memory, found)
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read{gaps.why}")
-    if files.gaps.bytes:
-        words = f"{files.gaps.bytes:,} bytes of mapped files could not be read"
-        disagreement(memory, found, words)
-    if folios.unknown:
-        words = f"{folios.unknown:,} anonymous folios are of no anon_vma that was found"
-        disagreement(memory, found, words)
-    if folios.nowhere:
-        words = f"{folios.nowhere:,} anonymous folios are mapped, but not where a VMA is"
-        disagreement(memory, found, words)
+    found.differ(*if_any(files.gaps.bytes, "{} bytes of mapped files could not be read"))
+    found.differ(*if_any(folios.unknown, "{} anonymous folios are of no anon_vma that was found"))
+    found.differ(*if_any(folios.nowhere, "{} anonymous folios are mapped, but not where a VMA is"))
     measured = "as given" if cost.measured else "not measured here: give --rmap-node-ns"
     found.remarks.append(
         f"times are estimates: visits times {cost.ns:g} ns ({cost.low:g} to {cost.high:g}), "

@@ -51,8 +51,13 @@ def to_look_at(tables: Sequence[Filled], top: int | None) -> list[Filled]:
 
 @dataclass
 class Found:
-    """The tables of a section, and what keeps them from being whole."""
+    """
+    The tables of a section, and what keeps them from being whole.
 
+    :ivar live: the kernel ran while its memory was read; None of text.
+    """
+
+    live: bool | None = None
     tables: list[Filled] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # each makes the section partial
     unlisted: list[str] = field(default_factory=list)  # what its tables are not meant to have
@@ -68,18 +73,23 @@ class Found:
         self.tables.append(Filled(table, rows))
         return self
 
+    def differ(self, *words: str | None) -> None:
+        """
+        Say that readings differ: damage in a dump, to be expected of a kernel that runs.
+
+        :param words: of each difference, if it is any.
+        """
+        assert self.live is not None
+        for each in filter(None, words):
+            if self.live:
+                self.remarks.append(f"{each}: the kernel was running while it was read")
+            else:
+                self.notes.append(each)
+
     @property
     def by_name(self) -> dict[str, list[Any]]:
         """The rows of each table."""
         return {filled.table.name: filled.rows for filled in self.tables}
-
-
-def disagreement(memory: Memory, found: Found, what: str) -> None:
-    """Two readings that differ: damage in a dump, to be expected of a kernel that runs."""
-    if memory.live:
-        found.remarks.append(f"{what}: the kernel was running while it was read")
-    else:
-        found.notes.append(what)
 
 
 def not_in_text(why: str) -> Callable[[Files], Found]:

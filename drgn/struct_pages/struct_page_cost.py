@@ -25,7 +25,6 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    disagreement,
     hold_against,
     not_in_text,
 )
@@ -74,7 +73,7 @@ from mmscope.drgn.struct_pages.vmemmap_examples import (
     vmemmap_examples,
     wanted_examples,
 )
-from mmscope.drgn.tables.display import size, size_name
+from mmscope.drgn.tables.display import if_any, size, size_name
 from mmscope.drgn.tables.table import tables_of
 from mmscope.drgn.text.meminfo import not_whole
 
@@ -209,18 +208,8 @@ def struct_page_cost(memory: Memory) -> StructPageCost:
 def vmemmap_from_memory(memory: Memory) -> Found:
     cost, found = _begin(memory)
     scan = cost.scan
-    if scan.unmapped_sections:
-        disagreement(
-            memory,
-            found,
-            f"{scan.unmapped_sections:,} sections have struct pages that nothing maps",
-        )
-    if scan.stray:
-        disagreement(
-            memory,
-            found,
-            f"{scan.stray:,} entries map struct pages of sections that are not there",
-        )
+    found.differ(*if_any(scan.unmapped_sections, "{} sections have struct pages that nothing maps"))
+    found.differ(*if_any(scan.stray, "{} entries map struct pages of sections that are not there"))
     found.add(VmemmapMapping, scan.mappings)
     found.add(VmemmapZone, scan.zones)
     found.add(VmemmapSections, scan.runs)
@@ -239,11 +228,7 @@ def hugetlb_from_memory(memory: Memory) -> Found:
             f"{gaps:,} bytes of struct pages could not be read: huge pages are missing"
         )
     if checks:
-        disagreement(
-            memory,
-            found,
-            f"{sum(check.pages for check in checks):,} huge pages differ (hugetlb_checks)",
-        )
+        found.differ(f"{sum(check.pages for check in checks):,} huge pages differ (hugetlb_checks)")
     for name in () if memory.live else ("pages", "free_pages", "surplus_pages"):
         of_nodes = Counter[int]()
         for row in rows:
@@ -319,9 +304,7 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
                 "page for the struct pages of each section, which are less"
             )
         else:
-            disagreement(
-                memory, found, f"{row.counted_in} has {size_name(row.bytes)} beyond its parts"
-            )
+            found.differ(f"{row.counted_in} has {size_name(row.bytes)} beyond its parts")
     if not remainders:
         found.remarks.append("this kernel does not count what struct pages take (6.12 and later)")
     _, nodes = cost.logged
@@ -352,14 +335,13 @@ def _shadow_parts(memory: Memory, found: Found) -> list[MetadataPart]:
 def _begin(memory: Memory) -> tuple[StructPageCost, Found]:
     """The walk over the vmemmap, and what is missing from it."""
     cost = struct_page_cost(memory)
-    found = Found(unreadable_bytes=cost.scan.gaps.bytes)
+    found = Found(memory.live, unreadable_bytes=cost.scan.gaps.bytes)
     if cost.scan.gaps.bytes:
         found.notes.append(
             f"{cost.scan.gaps.bytes:,} bytes of page tables and sections could not be read: what "
             "they map is not counted"
         )
-    if cost.scan.repeated_tables:
-        found.notes.append(f"{cost.scan.repeated_tables:,} page tables are pointed to twice")
+    found.notes += if_any(cost.scan.repeated_tables, "{} page tables are pointed to twice")
     return cost, found
 
 

@@ -127,6 +127,16 @@ def plural(value: int, one: str, many: str = "") -> str:
     return f"{value:,} {one if value == 1 else many or one + 's'}"
 
 
+def if_any(number: int, words: str, *thing: str) -> list[str]:
+    """
+    Say something of so many things; nothing of none.
+
+    :param words: with ``{}`` for the number.
+    :param thing: what one is called, and several (:func:`plural`); none: *words* say it.
+    """
+    return [words.format(plural(number, *thing) if thing else f"{number:,}")] if number else []
+
+
 def pages(value: int, page_size: int | None) -> str:
     """Pages as bytes; as a number of pages where the page size is not known."""
     return plural(value, "page") if page_size is None else size(value * page_size)

@@ -11,7 +11,7 @@ from mmscope.drgn.processes.address_spaces import PF_KTHREAD
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
 from mmscope.drgn.reading.linked_lists import read_list
 from mmscope.drgn.reading.scattered_reads import read_members
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import MOST_PIDS
 
 MAX_TASKS = MOST_PIDS
@@ -103,8 +103,7 @@ def states_apart(tasks: Tasks) -> list[str]:
     alive = columns["exit_state"] == 0
     off = alive & (columns["state"] == 0) & (columns["on_rq"] == 0)
     words = []
-    if odd := int(np.count_nonzero(off)):
-        words.append(f"{plural(odd, 'task runs', 'tasks run')} on no queue of a CPU")
+    words += if_any(int(np.count_nonzero(off)), "{} on no queue of a CPU", "task runs", "tasks run")
     kthreadd = tasks.addresses[columns["pid"] == KTHREADD]
     of_kernel = np.isin(columns["parent"], kthreadd)
     exiting = (columns["flags"] & np.uint32(PF_EXITING)) != 0

@@ -32,8 +32,8 @@ from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.table import table_of, tables_of
 from mmscope.drgn.waits.all_tasks import states_apart
 from mmscope.drgn.waits.fuse import FuseConnection
@@ -50,7 +50,7 @@ from mmscope.drgn.waits.writeback import WritebackDevice, devices_by_text
 
 
 def from_memory(memory: Memory) -> Found:
-    found, gaps = Found(), Gaps()
+    found, gaps = Found(memory.live), Gaps()
     waits = Waits(memory, gaps)
     tasks, roots = waits.rows()
     found.add(WaitRoot, roots).add(TaskWait, tasks)
@@ -78,24 +78,20 @@ def _say_what_lacks(waits: Waits, found: Found) -> None:
         found.notes.append(
             "the list of processes, or one of threads, could not be followed to its end"
         )
-    if tasks.unread:
-        found.notes.append(f"{plural(tasks.unread, 'task')} could not be read")
+    found.notes += if_any(tasks.unread, "{} could not be read", "task")
     if left_out := waits.stacks.left_out:
         found.notes.append(f"{plural(left_out, 'more task')} waited or could run: not looked at")
     if any(row.reaped is None for row in found.by_name.get(table_of(OomVictim).name, [])):
         found.notes.append("the memory of an OOM victim, signal_struct.oom_mm, could not be read")
     if lost := waits.lost_devices:
         words = plural(len(lost), "device that writes back", "devices that write back")
-        disagreement(waits.memory, found, f"{words} could not be read: {lost[0]}")
-    if unread := waits.names.unread_connections:
-        found.notes.append(f"{plural(unread, 'FUSE connection')} could not be read")
+        found.differ(f"{words} could not be read: {lost[0]}")
+    found.notes += if_any(waits.names.unread_connections, "{} could not be read", "FUSE connection")
     if waits.names.fuse_unknown:
         found.unlisted.append("what FUSE servers owe: the types of their module are not known")
-    if waits.moved:
-        found.remarks.append(
-            f"{plural(waits.moved, 'task')} went on while they were read: what they waited for is "
-            "left out"
-        )
+    found.remarks += if_any(
+        waits.moved, "{} went on while they were read: what they waited for is left out", "task"
+    )
 
 
 def _compare_threads(waits: Waits, found: Found) -> None:
