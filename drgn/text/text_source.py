@@ -2,15 +2,25 @@
 """
 A file of text to read: plain or compressed, or standard input; and which of page_owner's it is.
 
-Nothing is read that is not asked for. A decompressor is a process of its own, on another CPU.
+Nothing is read that is not asked for.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
-from typing import IO, Any
 
-from mmscope.drgn.text.packed import BZIP2, GZIP, UTF_16, XZ, ZSTD, as_utf8
+from mmscope.drgn.text.packed import (
+    BZIP2,
+    DAMAGED,
+    GZIP,
+    UTF_16,
+    XZ,
+    ZSTD,
+    PackedError,
+    Stream,
+    unpacked,
+)
 from mmscope.drgn.text.plain_file import open_plain
 
 # Stays in a CPU's cache.
@@ -53,60 +63,46 @@ class Source:
 
     def __init__(self, path: str) -> None:
         self.name = "standard input" if path == "-" else path
-        self._program: Any = None
         substituted = SUBSTITUTED.fullmatch(path)
         file = os.dup(int(substituted[1] or 0)) if substituted else open_plain(path)
-        raw: IO[bytes] = open(file, "rb", buffering=0)  # noqa: SIM115 (closed by close())
-        self._raw = raw
+        self._open = contextlib.ExitStack()
+        self._raw = self._open.enter_context(open(file, "rb", buffering=0))  # noqa: SIM115
+        self._stream: Stream = self._raw
         self.head = b""
-        while len(self.head) < MAGIC_BYTES and (more := raw.read(PEEK_BYTES)):
+        while len(self.head) < MAGIC_BYTES and (more := self._raw.read(PEEK_BYTES)):
             self.head += more
-        self.size = os.fstat(raw.fileno()).st_size
-        regular = path != "-" and self.size > 0
-        self.plain = regular
-        self._stream: IO[bytes] = raw
-        if regular and self.head.startswith(tuple(UTF_16)):
-            raw.seek(0)
-            self.plain, self.head, self._stream = False, b"", as_utf8(raw)
-        for magic, program in MAGIC.items():
-            if self.head.startswith(magic):
-                self.plain, self.head = False, b""
-                self._stream = self._decompressed(program, seekable=regular)
-                break
-
-    def _decompressed(self, program: str, *, seekable: bool) -> IO[bytes]:
-        """Start a decompressor of the file: another process, on another CPU."""
-        import shutil  # with all that these load, a tenth of a start that most do not need
-        import subprocess
-
-        if shutil.which(program) is None:
-            self._raw.close()
+        self.size = os.fstat(self._raw.fileno()).st_size
+        self.plain = path != "-" and self.size > 0
+        self._program = next((MAGIC[magic] for magic in MAGIC if self.head.startswith(magic)), "")
+        if self._program and not self.plain:
+            self.close()
             raise TextError(
-                f"{self.name}: compressed with {program}, which is not installed; "
-                f"install the package '{program}' or decompress the file elsewhere"
+                f"{self.name}: compressed; decompress it before: {self._program} -dc FILE | "
+                "mmscope …"
             )
-        if not seekable:
-            self._raw.close()
-            raise TextError(
-                f"{self.name}: compressed; decompress it before: {program} -dc FILE | mmscope …"
-            )
-        self._raw.seek(0)
-        self._program = subprocess.Popen(
-            [program, "-dc"],
-            stdin=self._raw,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-        )
-        stream: IO[bytes] = self._program.stdout
-        return stream
+        if self.plain and self.head.startswith((*MAGIC, *UTF_16)):
+            self._raw.seek(0)
+            packed, self.plain, self.head = self.head, False, b""
+            try:
+                self._stream = self._open.enter_context(unpacked(self._raw, packed))
+            except PackedError as error:
+                self.close()
+                raise TextError(f"{self.name}: {error}") from error
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._stream.read(size)
+        except (*DAMAGED, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise TextError(f"{self.name}: damaged: {error}") from error
 
     def peek(self) -> bytes:
         """The beginning, a whole record if there is one; it stays to be read."""
         while (
             b"\n\n" not in self.head
             and len(self.head) < PEEK_BYTES
-            and (more := self._stream.read(PEEK_BYTES))
+            and (more := self._read(PEEK_BYTES))
         ):
             self.head += more
         self.head = self.head.removeprefix(MARK)
@@ -123,29 +119,19 @@ class Source:
         """
         All bytes, in pieces of at most that size.
 
-        :raises TextError: the decompressor fails, or unpacks more than a text has.
+        :raises TextError: it is damaged, or unpacks to more than a text has.
         """
         if self.head:
             yield self.head
-        unpacked = len(self.head)
-        while chunk := self._stream.read(size):
-            unpacked += len(chunk)
-            if self._program is not None and unpacked > MAX_UNPACKED_BYTES:
-                raise TextError(f"{self.name}: {TOO_LARGE}: {self._program.args[0]} -dc")
+        read = len(self.head)
+        while chunk := self._read(size):
+            read += len(chunk)
+            if self._program and read > MAX_UNPACKED_BYTES:
+                raise TextError(f"{self.name}: {TOO_LARGE}: {self._program} -dc")
             yield chunk
-        if self._program is not None:
-            _, errors = self._program.communicate()
-            words = errors.decode("utf-8", "replace").strip()
-            if code := self._program.returncode:
-                raise TextError(
-                    f"{self.name}: damaged: {words or f'decompressor ended with {code}'}"
-                )
 
     def close(self) -> None:
-        if self._program is not None:
-            self._program.kill()
-            self._program.communicate()
-        self._raw.close()
+        self._open.close()
 
     def __enter__(self) -> "Source":
         return self
