@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Pages that are known by who holds them, each kind of holder with its class of the ledger."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from drgn import Program
 
@@ -40,48 +40,39 @@ from mmscope.drgn.processes.open_files import OpenFiles, open_files
 from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.sections.memory import Memory
 
+# What finds a kind of holder, and the classes of what it holds.
+Finder = tuple[Callable[..., None], *tuple[Kind, ...]]
+
 # By what they are called where one fails.
-OF_FILES: dict[str, Callable[[Program, OpenFiles, Holdings], None]] = {
-    "pipes": lambda prog, files, found: add_pipes(
-        prog, files, found, Kind.PIPE, Kind.LARGE_KMALLOC
-    ),
-    "sockets": lambda prog, files, found: add_sockets(
-        prog, files, found, Kind.SOCKET, Kind.LARGE_KMALLOC
-    ),
-    "fragments": lambda prog, files, found: add_fragments(prog, files, found, Kind.SOCKET),
-    "rings of perf": lambda prog, files, found: add_perf(prog, files, found, Kind.PERF_RING),
-    "rings of BPF": lambda prog, files, found: add_bpf_rings(prog, files, found, Kind.BPF_RING),
-    "maps of BPF": add_bpf_maps,
-    "programs of BPF": add_bpf_programs,
-    "kernel stacks": lambda prog, files, found: add_kernel_stacks(
-        prog, files, found, Kind.STACK_BLOCK
-    ),
-    "dma-bufs": lambda prog, files, found: add_dma_buffers(prog, files, found, Kind.DMA_BUF),
-    "buffers of graphics cards": lambda prog, files, found: add_graphics_buffers(
-        prog, files, found, Kind.GRAPHICS
-    ),
-    "virtual machines": lambda prog, files, found: add_virtual_machines(
-        prog, files, found, Kind.MACHINE_TABLE, Kind.MACHINE_CPU
-    ),
-    "rings of AIO": add_aio_rings,
-    "rings of io_uring": lambda prog, files, found: add_io_uring(prog, files, found, Kind.IO_URING),
-    "buffers of io_uring": add_io_uring_buffers,
-    "memory of devices": add_device_memory,
-    "memory regions of RDMA": add_registered_memory,
+OF_FILES: dict[str, Finder] = {
+    "pipes": (add_pipes, Kind.PIPE, Kind.LARGE_KMALLOC),
+    "sockets": (add_sockets, Kind.SOCKET, Kind.LARGE_KMALLOC),
+    "fragments": (add_fragments, Kind.SOCKET),
+    "rings of perf": (add_perf, Kind.PERF_RING),
+    "rings of BPF": (add_bpf_rings, Kind.BPF_RING),
+    "maps of BPF": (add_bpf_maps,),
+    "programs of BPF": (add_bpf_programs,),
+    "kernel stacks": (add_kernel_stacks, Kind.STACK_BLOCK),
+    "dma-bufs": (add_dma_buffers, Kind.DMA_BUF),
+    "buffers of graphics cards": (add_graphics_buffers, Kind.GRAPHICS),
+    "virtual machines": (add_virtual_machines, Kind.MACHINE_TABLE, Kind.MACHINE_CPU),
+    "rings of AIO": (add_aio_rings,),
+    "rings of io_uring": (add_io_uring, Kind.IO_URING),
+    "buffers of io_uring": (add_io_uring_buffers,),
+    "memory of devices": (add_device_memory,),
+    "memory regions of RDMA": (add_registered_memory,),
 }
-OF_KERNEL: dict[str, Callable[[Program, Holdings], None]] = {
-    "rings of ftrace": lambda prog, found: add_trace_rings(prog, found, Kind.TRACE_RING),
-    "records of ftrace": lambda prog, found: add_ftrace_records(prog, found, Kind.FTRACE),
-    "names of tasks": lambda prog, found: add_saved_commands(prog, found, Kind.FTRACE),
-    "requests of block devices": lambda prog, found: add_block_requests(
-        prog, found, Kind.BLOCK_REQUEST
-    ),
-    "IOMMUs of Intel": lambda prog, found: add_intel_iommus(prog, found, Kind.IOMMU_TABLE),
-    "IOMMUs of AMD": lambda prog, found: add_amd_iommus(prog, found, Kind.IOMMU_TABLE),
-    "IOMMUs of Arm": lambda prog, found: add_arm_iommus(prog, found, Kind.IOMMU_TABLE),
-    "swiotlb": add_bounce_buffers,
-    "the stack depot": lambda prog, found: add_stack_depot(prog, found, Kind.STACK_DEPOT),
-    "lists of modules": lambda prog, found: add_module_lists(prog, found, Kind.MODULE_CACHE),
+OF_KERNEL: dict[str, Finder] = {
+    "rings of ftrace": (add_trace_rings, Kind.TRACE_RING),
+    "records of ftrace": (add_ftrace_records, Kind.FTRACE),
+    "names of tasks": (add_saved_commands, Kind.FTRACE),
+    "requests of block devices": (add_block_requests, Kind.BLOCK_REQUEST),
+    "IOMMUs of Intel": (add_intel_iommus, Kind.IOMMU_TABLE),
+    "IOMMUs of AMD": (add_amd_iommus, Kind.IOMMU_TABLE),
+    "IOMMUs of Arm": (add_arm_iommus, Kind.IOMMU_TABLE),
+    "swiotlb": (add_bounce_buffers,),
+    "the stack depot": (add_stack_depot, Kind.STACK_DEPOT),
+    "lists of modules": (add_module_lists, Kind.MODULE_CACHE),
 }
 
 
@@ -106,15 +97,15 @@ def _holdings(memory: Memory) -> Holdings:
     except TORN as error:
         found.fail(*OF_FILES, why=f"what is in open files: {error}")
     else:
-        for what, add in OF_FILES.items():
-            try:
-                add(memory.prog, files, found)
-            except TORN as error:
-                found.fail(what, why=f"{what}: {error}")
-    for what, add_kernel in OF_KERNEL.items():
-        try:
-            add_kernel(memory.prog, found)
-        except TORN as error:
-            found.fail(what, why=f"{what}: {error}")
+        _find(found, OF_FILES, memory.prog, files)
+    _find(found, OF_KERNEL, memory.prog)
     found.settle()
     return found
+
+
+def _find(found: Holdings, finders: Mapping[str, Finder], *where: Program | OpenFiles) -> None:
+    for what, (add, *kinds) in finders.items():
+        try:
+            add(*where, found, *kinds)
+        except TORN as error:
+            found.fail(what, why=f"{what}: {error}")

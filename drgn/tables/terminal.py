@@ -88,29 +88,23 @@ def _size(value: int) -> str:
     return f"{value:,} B" if abs(value) < 1 << 20 and value % 1024 else size(value)
 
 
-def print_table(
+def _print_table(
     described: Sequence[Column],
     rows: Iterable[Sequence[Any]],
-    *,
-    title: str = "",
-    file: IO[str] | None = None,
-    piped_width: int = ANY_WIDTH,
-    marks: Iterable[Impossible] = (),
-    most: int = MAX_ROWS,
+    title: str,
+    file: IO[str],
+    piped_width: int,
+    marks: Iterable[Impossible],
+    most: int,
 ) -> int:
     """
-    Print rows as a table that fits its columns; returns how many there were.
+    Print rows as a table that fits its columns; see :func:`print_rows`.
 
     On a terminal, text wraps, and what would take many lines stands below its row; numbers and
     addresses never wrap, names break between their words, and a wide table of a few rows is turned
     round. In a pipe a line is a row, however long. Of a table without rows there is one line, which
     says so.
-
-    :param piped_width: in a pipe, above which width names break and a few rows are turned round.
-    :param marks: values that cannot be: they have a ``!``.
-    :param most: rows that are printed; that there are more is said on stderr.
     """
-    file = sys.stdout if file is None else file
     piped = not file.isatty()
     width = piped_width if piped else shutil.get_terminal_size((100, 24)).columns
     left = iter(rows)
@@ -555,21 +549,17 @@ def print_rows(
     most: int = MAX_ROWS,
 ) -> int:
     """
-    Print rows as a ``table`` to look at, or as ``csv`` or ``json`` (one array) for a program.
+    Print rows as a ``table`` to look at, or as ``csv`` or ``json`` (one array) for a program;
+    returns how many there were.
 
-    :param piped_width, marks, most: of a table, as :func:`print_table` has them.
+    :param piped_width: of a table in a pipe, above which width names break and a few rows are
+        turned round.
+    :param marks: values of a table that cannot be: they have a ``!``.
+    :param most: rows of a table that are printed; that there are more is said on stderr.
     """
     file = sys.stdout if file is None else file
     if form == "table":
-        return print_table(
-            described,
-            rows,
-            title=title,
-            file=file,
-            piped_width=piped_width,
-            marks=marks,
-            most=most,
-        )
+        return _print_table(described, rows, title, file, piped_width, marks, most)
     names = [c.name for c in described]
     if form == "csv":
         if file.isatty():
@@ -611,4 +601,4 @@ def print_dataclasses(row_type: type, rows: Iterable[Any], *, title: str = "") -
     """Print a probe's rows as a table."""
     described = columns(row_type)
     names = [c.name for c in described]
-    return print_table(described, ([getattr(row, n) for n in names] for row in rows), title=title)
+    return print_rows(described, ([getattr(row, n) for n in names] for row in rows), title=title)

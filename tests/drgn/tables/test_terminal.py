@@ -17,7 +17,7 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.display import time_text
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, column, columns, csv_line, write_csv
-from mmscope.drgn.tables.terminal import AMOUNT, format_cell, print_prose, print_rows, print_table
+from mmscope.drgn.tables.terminal import AMOUNT, format_cell, print_prose, print_rows
 
 
 @dataclass(frozen=True)
@@ -498,7 +498,7 @@ def test_a_table_to_look_at_has_so_many_rows_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     described = [Column("value", "integer", False, "", "", True)]
-    assert print_table(described, ([n] for n in range(1000)), most=10) == 10
+    assert print_rows(described, ([n] for n in range(1000)), most=10) == 10
     out, err = capsys.readouterr()
     assert len(out.split()) == 10 + 2
     assert err == ("mmscope: these are the first 10 rows; --format csv and json have all of them\n")
