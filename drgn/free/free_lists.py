@@ -121,8 +121,8 @@ class FreeBlockFinder(SharedColumns):
         self.names = types.names
         self.orders = range(self._find.max_order + 1)
         self.zones = {
-            node * fields.zones_per_node + index: (node, zone_name(zone), zone)
-            for node, index, zone in for_each_zone(prog)
+            number: (node, zone_name(zone), zone)
+            for node, number, zone in for_each_zone(prog)
             if zone.present_pages.value_()
         }
         self.heads, self.cells = _list_heads(prog, self)

@@ -108,9 +108,8 @@ class FreeMemory:
         self.prog, self.types = prog, pageblock_types(prog)
         zones = []
         self.zone_names: dict[int, tuple[int, str]] = {}
-        for node, index, zone in for_each_zone(prog):
+        for node, number, zone in for_each_zone(prog):
             if zone.present_pages.value_():
-                number = node * fields.zones_per_node + index
                 start = zone.zone_start_pfn.value_()
                 zones.append((number, start, start + zone.spanned_pages.value_()))
                 self.zone_names[number] = node, zone_name(zone)
@@ -204,6 +203,30 @@ def free_memory(memory: Memory) -> FreeMemory:
         return free
 
     return memory.once("free", scan)
+
+
+def of_pass(
+    memory: Memory, kind: type[_Finder], make: Callable[[], _Finder]
+) -> tuple[_Finder, Gaps]:
+    """
+    A consumer that saw every page in that pass, or else in one of its own; and what that pass could
+    not read.
+
+    :raises Exception: what the consumer failed with.
+    """
+
+    def own() -> tuple[_Finder, Gaps]:
+        consumer = make()
+        scan = scan_struct_pages(
+            memory.prog, [consumer], progress=memory.progress, jobs=memory.jobs
+        )
+        if failure := scan.failure_of(consumer):
+            raise failure
+        return consumer, scan.gaps
+
+    with contextlib.suppress(Exception):
+        free_memory(memory)
+    return memory.kept_consumer(kind) or memory.once(kind.__name__, own)
 
 
 def zones_from_memory(memory: Memory) -> Found:

@@ -126,18 +126,25 @@ def for_each_zone(prog: Program) -> Iterator[tuple[int, int, Object]]:
     """
     Every zone that spans memory, present or (ZONE_DEVICE) not.
 
-    :return: Iterator of (node, index in ``node_zones``, ``struct zone``) in the kernel's order.
+    :return: Iterator of (node, number as :meth:`.FlagFields.zone_index` has it, ``struct zone``) in
+        the kernel's order.
     """
     for pgdat in online_nodes(prog):
-        for index in range(pgdat.node_zones.type_.length or 0):
+        node, zones = pgdat.node_id.value_(), pgdat.node_zones.type_.length or 0
+        for index in range(zones):
             zone = pgdat.node_zones[index]
             if zone.spanned_pages.value_():
-                yield pgdat.node_id.value_(), index, zone
+                yield node, node * zones + index, zone
 
 
 def zone_name(zone: Object) -> str:
     """The name of a ``struct zone``, as in /proc/zoneinfo."""
     return name_at(zone.name)
+
+
+def zone_names(prog: Program) -> dict[int, tuple[int, str]]:
+    """Node and name of each zone, by its number (:func:`for_each_zone`)."""
+    return {number: (node, zone_name(zone)) for node, number, zone in for_each_zone(prog)}
 
 
 def per_cpu_zone_stats(zone: Object, cpu: int) -> Object:

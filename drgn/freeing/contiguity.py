@@ -27,8 +27,9 @@ from drgn import FaultError, Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.free.pageblocks import pageblock_types
+from mmscope.drgn.free.zones import zone_names
 from mmscope.drgn.ledger.ledger_pages import LedgerPages
-from mmscope.drgn.ledger.memory_ledger import ledger_pages, settled, zone_names
+from mmscope.drgn.ledger.memory_ledger import ledger_pages, settled
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.ledger.thp_ranges import BATCH, FIXED_BITS, STEPS, Way
@@ -423,7 +424,7 @@ def from_memory(memory: Memory) -> Found:
         targets = _targets(memory.prog, ranges)
     except (FaultError, LookupError) as error:
         found.notes.append(f"what compaction would make is unknown: {error}")
-    found.add(Contiguity, by_zone(ranges, zone_names(memory.prog, pages), page, targets))
+    found.add(Contiguity, by_zone(ranges, zone_names(memory.prog), page, targets))
     found.add(ContiguitySet, by_set(ranges))
     return found.add(ContiguityHolder, holders[:MAX_HOLDERS])
 

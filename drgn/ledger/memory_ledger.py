@@ -21,9 +21,9 @@ from drgn.helpers.linux.hugetlb import for_each_hstate
 
 from mmscope.drgn.cgroups.charged_pages import ChargedPages
 from mmscope.drgn.cgroups.memcgs import memcgs_once
-from mmscope.drgn.free.free_memory import free_memory
+from mmscope.drgn.free.free_memory import free_memory, of_pass
 from mmscope.drgn.free.pageblocks import pageblock_types
-from mmscope.drgn.free.zones import for_each_zone, zone_name
+from mmscope.drgn.free.zones import for_each_zone, zone_name, zone_names
 from mmscope.drgn.holders.holdings import HeldPages
 from mmscope.drgn.holders.kernel_stacks import block_pages
 from mmscope.drgn.ledger.held_places import holdings
@@ -44,7 +44,6 @@ from mmscope.drgn.owners.alloc_tags import Tag, tags_once
 from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, page_tags
 from mmscope.drgn.owners.slab_caches import caches_once
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
-from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import NO_PAGE_SIZE, Absent, Files
 from mmscope.drgn.sections.memory import Memory
@@ -296,8 +295,8 @@ def ledger_checks(memory: Memory, pages: LedgerPages) -> tuple[list[LedgerCheck]
 
     counted = pages.pages.reshape(len(KINDS), pages.zones)
     never_given = 0
-    for node, index, zone in for_each_zone(prog):
-        ours = int(counted[:, node * pages.fields.zones_per_node + index].sum())
+    for node, number, zone in for_each_zone(prog):
+        ours = int(counted[:, number].sum())
         present = int(zone.present_pages.value_())
         never_given += present - int(zone.managed_pages.counter.value_())
         if ours or present:
@@ -397,7 +396,7 @@ def ledger_rows(
 
     :param unread_pages: whose struct pages could not be read.
     """
-    zones = zone_names(prog, pages)
+    zones = zone_names(prog)
     counted = pages.pages.reshape(len(KINDS), pages.zones)
     found: list[tuple[str, str, tuple[int, str], int, Kind | None]] = [
         (kind.owner, kind.part, zones.get(zone, UNKNOWN_ZONE), int(counted[kind, zone]), kind)
@@ -420,14 +419,6 @@ def ledger_rows(
     )
 
 
-def zone_names(prog: Program, pages: LedgerPages) -> dict[int, tuple[int, str]]:
-    """Node and name of each zone, by its index."""
-    return {
-        node * pages.fields.zones_per_node + index: (node, zone_name(zone))
-        for node, index, zone in for_each_zone(prog)
-    }
-
-
 def largest_first(rows: list[LedgerRow]) -> list[LedgerRow]:
     """The class that has the most, with its largest part, first."""
     owners: Counter[str] = Counter()
@@ -438,7 +429,7 @@ def largest_first(rows: list[LedgerRow]) -> list[LedgerRow]:
 
 def unexplained_rows(prog: Program, pages: LedgerPages) -> list[UnexplainedRow]:
     """Unexplained pages by what they look like, the most first."""
-    names, flag_names = zone_names(prog, pages), pageflag_names(prog)
+    names, flag_names = zone_names(prog), pageflag_names(prog)
     rows = []
     for key, count in pages.unexplained.items():
         kind, zone, flags, references, order, charged = key
@@ -545,18 +536,7 @@ def ledger_pages(memory: Memory) -> tuple[LedgerPages, Gaps]:
     """
     if memory.consumers is tuple:  # this section is read alone
         memory.consumers = lambda: (ledger_consumer,)
-    with contextlib.suppress(FaultError, LookupError, ValueError):
-        free_memory(memory)
-    return memory.kept_consumer(LedgerPages) or memory.once("ledger_pages", lambda: _pass(memory))
-
-
-def _pass(memory: Memory) -> tuple[LedgerPages, Gaps]:
-    """A pass of its own, where that of another section went by without the ledger."""
-    pages = ledger_consumer(memory)
-    scan = scan_struct_pages(memory.prog, [pages], progress=memory.progress, jobs=memory.jobs)
-    if failure := scan.failure_of(pages):
-        raise failure
-    return pages, scan.gaps
+    return of_pass(memory, LedgerPages, lambda: ledger_consumer(memory))
 
 
 def settled(memory: Memory) -> str:

@@ -14,7 +14,8 @@ io_uring account to a process, and ``locked_bytes`` what VFIO does.
 """
 
 from mmscope.drgn.free.device_ranges import DeviceMemory
-from mmscope.drgn.ledger.memory_ledger import ledger_pages, zone_names
+from mmscope.drgn.free.zones import zone_names
+from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.machine.vm_counters import drift, vm_counters_once
 from mmscope.drgn.processes.process_memory import process_memory_once
@@ -55,7 +56,7 @@ def pins_from_memory(memory: Memory) -> Found:
     found = Found(memory.live, unreadable_bytes=gaps.bytes)
     if pages.pinned is None:
         raise LookupError("the pageblocks cannot be read, or the kernel does not count pins")
-    zones, types = zone_names(prog, pages), pages.pinned.types.names
+    zones, types = zone_names(prog), pages.pinned.types.names
     rows = [
         Pin(
             *zones.get(zone, UNKNOWN),

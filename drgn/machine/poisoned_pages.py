@@ -16,7 +16,6 @@ nodes' ``mf_stats`` (6.3 and later).
 Cannot know: what became of a page that was marked and lies in memory since taken away.
 """
 
-import contextlib
 import re
 from collections.abc import Callable, Mapping
 from operator import add
@@ -25,12 +24,12 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Object, Program, sizeof
 
-from mmscope.drgn.free.free_memory import free_memory
-from mmscope.drgn.free.zones import for_each_zone, zone_name
+from mmscope.drgn.free.free_memory import of_pass
+from mmscope.drgn.free.zones import zone_names
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.reading.shares import Shared, merges, none_of
-from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, scan_struct_pages
+from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
@@ -129,13 +128,8 @@ def poisoned_pages(
 
     :param pages: all hugetlb pages.
     """
-    fields = flag_fields(prog)
-    names = {
-        node * fields.zones_per_node + index: (node, zone_name(zone))
-        for node, index, zone in for_each_zone(prog)
-    }
-    pfns = np.array(found.pfns, np.int64)
-    zones = fields.zone_index(np.array(found.flags, np.uint64))
+    names, pfns = zone_names(prog), np.array(found.pfns, np.int64)
+    zones = flag_fields(prog).zone_index(np.array(found.flags, np.uint64))
     pages = pages[np.argsort(pages["pfn"], kind="stable")]
     huge, orders, hvo = pages["pfn"], pages["order"], optimized_pages(pages)
     at = np.searchsorted(huge, pfns, "right") - 1
@@ -262,17 +256,7 @@ def marked_pages(memory: Memory) -> tuple[PoisonFinder, Gaps]:
     Pages that are marked as bad, by the pass that is shared or one of its own, and what that could
     not read.
     """
-
-    def scan() -> tuple[PoisonFinder, Gaps]:
-        with contextlib.suppress(Exception):
-            free_memory(memory)
-        if kept := memory.kept_consumer(PoisonFinder):
-            return kept
-        poison = PoisonFinder(memory.prog)
-        scan = scan_struct_pages(memory.prog, [poison], progress=memory.progress, jobs=memory.jobs)
-        return poison, scan.gaps
-
-    return memory.once("marked_pages", scan)
+    return of_pass(memory, PoisonFinder, lambda: PoisonFinder(memory.prog))
 
 
 def poisoned_pages_from_memory(memory: Memory) -> Found:

@@ -51,7 +51,6 @@ from mmscope.drgn.reading.kernel_arrays import S64s
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.page_ext import page_ext_size
 from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_depot
-from mmscope.drgn.reading.struct_pages import flag_fields
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
@@ -282,14 +281,13 @@ def page_owner_polluters(
 
 def page_owner_mixed_blocks(prog: Program, found: PageOwner) -> list[PageOwnerMixedBlocks]:
     """Mixed pageblocks of every zone with memory, by migratetype; CMA's count as Movable."""
-    per_node = flag_fields(prog).zones_per_node
     counted: Counter[tuple[int, str]] = Counter()
     for (zone, migratetype), blocks in found.mixed.items():
         name = found.names[migratetype]
         counted[zone, "Movable" if name == "CMA" else name] += blocks
     return [
-        PageOwnerMixedBlocks(node, zone_name(zone), name, counted[node * per_node + index, name])
-        for node, index, zone in for_each_zone(prog)
+        PageOwnerMixedBlocks(node, zone_name(zone), name, counted[number, name])
+        for node, number, zone in for_each_zone(prog)
         if zone.present_pages.value_()
         for name in found.names
     ]

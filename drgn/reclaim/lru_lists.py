@@ -179,9 +179,9 @@ def list_rows(prog: Program, lruvecs: Array) -> list[LruList]:
     """A row for each list of each zone, beside what the zone counts."""
     pages = pages_of_lists(lruvecs)
     rows = []
-    for node, index, zone in for_each_zone(prog):
-        for number, name in enumerate(LISTS):
-            here = pages[:, node, index, number]
+    for node, number, zone in for_each_zone(prog):
+        for at, name in enumerate(LISTS):
+            here = pages[:, node, number % pages.shape[2], at]
             try:
                 counted = zone_page_state(zone, f"NR_ZONE_{name.upper()}")[0]
             except LookupError:

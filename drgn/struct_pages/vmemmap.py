@@ -124,8 +124,7 @@ def section_zones(prog: Program, where: Memmap, gaps: Gaps) -> SectionZones:
     fields = flag_fields(prog)
     names: dict[int, tuple[int, str]] = {}
     spans: dict[int, tuple[int, int]] = {}
-    for node, index, zone in for_each_zone(prog):
-        number = node * fields.zones_per_node + index
+    for node, number, zone in for_each_zone(prog):
         names[number] = node, zone_name(zone)
         start = zone.zone_start_pfn.value_()
         spans[number] = start, start + zone.spanned_pages.value_()

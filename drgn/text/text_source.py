@@ -95,7 +95,7 @@ class Source:
         except (*DAMAGED, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise TextError(f"{self.name}: damaged: {error}") from error
+            raise TextError(f"{self.name}: damaged: {self._program}: {error}") from error
 
     def peek(self) -> bytes:
         """The beginning, a whole record if there is one; it stays to be read."""

@@ -95,7 +95,7 @@ def _was_killed(process: ForkProcess) -> bool:
 
 
 def _result(process: ForkProcess, file: BufferedRandom) -> Any:
-    """What a worker that has ended left; its memory is free then."""
+    """The result that a worker left; its memory is free then."""
     if _was_killed(process):
         return KILLED
     file.seek(0)
