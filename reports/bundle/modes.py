@@ -14,7 +14,6 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 PRIVATE = 0o600
 
@@ -69,12 +68,3 @@ def file_mode(text: str) -> int:
     if mode & 0o600 != 0o600 or mode & ~0o666:
         raise ValueError(text)
     return mode
-
-
-# As argparse's words.
-OPTION: dict[str, Any] = {
-    "type": file_mode,
-    "metavar": "MODE",
-    "help": "permissions of written files, as for chmod, such as 640. Default: for root 600, for "
-    "others by the umask",
-}

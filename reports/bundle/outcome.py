@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Declarations of commands, and their ends: its exit code, and the line that says why.
+The end of a command: its exit code, and the line that says why.
 
 Imports no drgn, numpy or rich.
 """
@@ -21,37 +21,11 @@ from mmscope.drgn.tables.hostile_text import echo
 # What installs the libraries of findings and reports; a distribution names its package here.
 FULL_INSTALL = "pip install 'mmscope[report]'"
 
-# Declares a command: its name, what runs it, its help and more text; gives its parser.
-Command = Callable[..., argparse.ArgumentParser]
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 
 
 class UsageError(Exception):
     """Input or options that cannot be used. One line, for the user."""
-
-
-def declaring(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Command:
-    """
-    A function that declares commands: each has ``--verbose``, and the function that runs it or
-    where that is (``module:function``), which is imported when the command is run.
-    """
-
-    def command(
-        name: str, run: Callable[[argparse.Namespace], int] | str, help: str, text: str = ""
-    ) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=text or help)
-        sub.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
-        sub.set_defaults(run=run)
-        return sub
-
-    return command
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--json``, beside ``--format``."""
-    parser.add_argument(
-        "--json", action="store_const", const="json", dest="format", help="same as --format json"
-    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -106,7 +80,7 @@ def run_and_explain(args: argparse.Namespace) -> int:
     """
     Run a command; an error is a line that says what to do. Returns the exit code.
 
-    :param args: with ``run``, as :func:`declaring` has it; ``verbose``, whether a traceback is
+    :param args: with ``run``, as of :func:`options.declaring`; ``verbose``, whether a traceback is
         wanted; ``unopened``, the errors that mean that there is nothing to read; ``explain``, the
         words for an error of no other kind.
     """

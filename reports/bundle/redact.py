@@ -113,7 +113,6 @@ METHODS = {
     *("kernel", "words", "comm", "frame", "command", "profile", "label", "source"),
     *("module", "symbol", "cache"),
 }
-REDACT_MAP_HELP = "write which name has which number, for yourself; by default it is not kept"
 
 
 class Names:
@@ -457,17 +456,6 @@ def redacted(bundles: Iterable[Bundle], names: Names | None) -> Iterator[list[Bu
         return
     with scratch() as folder:
         yield [redact(bundle, folder / f"{n}", names) for n, bundle in enumerate(bundles)]
-
-
-def add_redact_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of commands that replace names on the way."""
-    parser.add_argument(
-        "--redact",
-        action=argparse.BooleanOptionalAction,
-        help="replace names, as 'mmscope redact' does; --no-redact keeps them, whatever "
-        "/etc/mmscope.toml says",
-    )
-    parser.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 
 
 def wanted_names(args: argparse.Namespace) -> Names | None:

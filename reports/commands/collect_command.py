@@ -22,13 +22,12 @@ from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.description import SectionResult
-from mmscope.reports.bundle.outcome import DONE, Command, UsageError, say
+from mmscope.reports.bundle.options import Command, add_output, add_redact, positive
+from mmscope.reports.bundle.outcome import DONE, UsageError, say
 from mmscope.reports.bundle.redact import (
     Names,
     RedactingWriter,
-    add_redact_options,
     wanted_names,
     write_map,
 )
@@ -62,34 +61,18 @@ def add_command(command: Command) -> None:
     sub.add_argument(
         "--only", type=section_names, default=(), metavar="SECTION,…", help=SECTION_HELP
     )
-    sub.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to make"
-    )
-    sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    add_output(sub, required=True)
     sub.add_argument(
         "--no-findings", action="store_true", help="do not say what the tables mean; ask later"
     )
     sub.add_argument(
         "--deadline",
-        type=seconds,
+        type=positive,
         metavar="S",
         help="time that all sections may take, each at most half of what is left; what is not read "
         "by then is said. Opening the target comes before",
     )
-    sub.add_argument("--mode", **modes.OPTION)
-    add_redact_options(sub)
-
-
-def seconds(text: str) -> float:
-    """
-    The value of --deadline.
-
-    :raises ValueError: it is no time.
-    """
-    value = float(text)
-    if not 0 < value < 1e7:
-        raise ValueError(text)
-    return value
+    add_redact(sub)
 
 
 @contextlib.contextmanager

@@ -10,31 +10,25 @@ that says what to do; ``-v`` adds the traceback.
 import argparse
 import io
 import itertools
-import json
 import os
 import pkgutil
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from mmscope import __version__
 from mmscope.drgn.opening import TargetError
 from mmscope.drgn.opening.oldest_drgn import too_old
 from mmscope.drgn.sections.files import Absent
-from mmscope.drgn.tables.display import FORMATS
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle import modes
+from mmscope.reports.bundle.options import declaring
 from mmscope.reports.bundle.outcome import (
     BAD_USAGE,
     DONE,
-    Command,
     UsageError,
-    add_json,
-    declaring,
     did_you_mean,
     discard_output,
     in_plain_words,
@@ -43,10 +37,9 @@ from mmscope.reports.bundle.outcome import (
 )
 from mmscope.reports.commands.host_settings import apply, parsers
 
-if TYPE_CHECKING:
-    from mmscope.reports.drawing.refusals import Fault
-
 HERE = "mmscope.reports.commands"
+# What stands for -- between the two sides of a comparison.
+VERSUS = "\0"
 # The function that declares each command, in the order of --help. Only the one that is asked for is
 # imported: on the box `collect` and `show` must work with drgn, numpy and rich alone, `page-owner`,
 # `watch` and `guard` with the standard library.
@@ -54,12 +47,12 @@ DECLARED = {
     "why": f"{HERE}.why_command:add_command",
     "collect": f"{HERE}.collect_command:add_command",
     "show": f"{HERE}.show_command:add_command",
-    "findings": f"{HERE}.command:add_findings",
-    "report": f"{HERE}.command:add_report",
+    "findings": f"{HERE}.bundle_commands:add_findings",
+    "report": f"{HERE}.bundle_commands:add_report",
     "redact": f"{HERE}.redact_command:add_command",
-    "compare": f"{HERE}.command:add_compare",
+    "compare": f"{HERE}.bundle_commands:add_compare",
     "record": f"{HERE}.record_command:add_command",
-    "doctor": f"{HERE}.command:add_doctor",
+    "doctor": f"{HERE}.doctor:add_command",
     "kernel": f"{HERE}.kernel_command:add_command",
     "page-owner": f"{HERE}.page_owner_command:add_command",
     "watch": f"{HERE}.page_owner_command:add_watch",
@@ -327,127 +320,6 @@ def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
             lines = (line for listed in EXAMPLES.values() for line in listed)
             each.examples = [line for line in lines if f"{line} ".startswith(f"{typed} ")]
     return parser
-
-
-def add_findings(command: Command) -> None:
-    sub = command(
-        "findings",
-        run_findings,
-        "say what is wrong, why it hurts and what next",
-        "Run all checks on a bundle, and print what they found.",
-    )
-    sub.add_argument("bundle", type=Path, metavar="BUNDLE", help="as collect or why left it")
-    sub.add_argument("-a", "--all", action="store_true", help="also checks that found nothing")
-    sub.add_argument("--json", action="store_true", help="as JSON, for programs")
-
-
-def add_report(command: Command) -> None:
-    from mmscope.reports.bundle.redact import add_redact_options
-
-    sub = command(
-        "report",
-        run_report,
-        "write a bundle as one HTML file",
-        "Write a bundle as one HTML file that opens anywhere, offline.",
-    )
-    sub.add_argument("bundle", type=Path, metavar="BUNDLE", help="as collect or why left it")
-    sub.add_argument(
-        "-o", "--output", type=Path, default=Path("report.html"), help="default: report.html"
-    )
-    sub.add_argument(
-        "--baseline",
-        type=Path,
-        metavar="BUNDLE",
-        help="also say what changed since this bundle: the machine before, or another one",
-    )
-    sub.add_argument("--mode", **modes.OPTION)
-    add_redact_options(sub)
-
-
-def add_compare(command: Command) -> None:
-    from mmscope.reports.bundle.redact import add_redact_options
-
-    sub = command(
-        "compare",
-        f"{HERE}.compare_command:run",
-        "compare bundles: mmscope compare A… -- B…",
-        "Compare two bundles: what changed most; or two groups of hosts, a bundle each: medians "
-        "and ranges of both. Several readings of one boot of a host count as one host, its "
-        "counters over the time between them.",
-    )
-    sub.usage = "mmscope compare [options] BUNDLE… -- BUNDLE…"
-    sub.add_argument("bundles", nargs="+", metavar="BUNDLE", help="A's bundles, --, B's bundles")
-    sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
-    add_json(sub)
-    sub.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="also write it as HTML; of one bundle a side, B's report with A as its baseline",
-    )
-    sub.add_argument("--mode", **modes.OPTION)
-    add_redact_options(sub)
-
-
-def add_doctor(command: Command) -> None:
-    sub = command(
-        "doctor",
-        f"{HERE}.doctor:run",
-        "what can be read on this machine, what not, and how to change that",
-        "Say what can be read on this machine, what not, and how to change that.",
-    )
-    sub.add_argument(
-        "-a", "--all", action="store_true", help="what each source gives, and what it costs to read"
-    )
-    sub.add_argument("--json", action="store_true", help="all of it as JSON")
-
-
-# What stands for -- between the two sides of a comparison.
-VERSUS = "\0"
-
-
-def run_findings(args: argparse.Namespace) -> int:
-    from mmscope.reports.bundle.bundle import Bundle
-    from mmscope.reports.bundle.bundle_format import not_written
-    from mmscope.reports.findings import findings_text
-    from mmscope.reports.findings.findings import evaluate
-
-    bundle = Bundle(args.bundle)
-    if args.json:
-        from mmscope.reports.serving.answers import Case
-
-        echo(*json.dumps(Case(str(args.bundle), bundle).findings(), indent=1).split("\n"), sep="\n")
-        return DONE
-    findings_text.print_findings(evaluate(bundle), everything=args.all)
-    if words := not_written(bundle):
-        say(f"{args.bundle}: {words}")
-    return DONE
-
-
-def run_report(args: argparse.Namespace) -> int:
-    from mmscope.reports.bundle.bundle import Bundle
-    from mmscope.reports.bundle.redact import redacted, wanted_names, write_map
-    from mmscope.reports.compare.comparison import compare
-    from mmscope.reports.findings.findings import evaluate
-    from mmscope.reports.page.missing import say_faults
-    from mmscope.reports.page.report import check_name, render, write
-
-    check_name(args.output)
-    names = wanted_names(args)
-    faults: list[Fault] = []
-    bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
-    with redacted(bundles, names) as (bundle, *baselines):
-        verdict, comparison = evaluate(bundle), None
-        for baseline in baselines:
-            verdicts = evaluate(baseline), verdict
-            comparison = compare(baseline, bundle, verdicts, draw=True)
-        html = render(bundle, verdict, comparison, faults)
-    write_map(names, args.redact_map)
-    write(html, args.output, args.mode)
-    if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
-        echo(f"{args.output}: {args.output.stat().st_size:,} bytes")
-    return say_faults(faults, args.verbose)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.terminal import print_dataclasses
 from mmscope.perf import perf_events, recipe
+from mmscope.reports.bundle.options import Command
 from mmscope.reports.bundle.outcome import DONE, FULL_INSTALL
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.watch.samples import WHAT_HELPS, Sampler, thp_order
@@ -96,6 +97,20 @@ MOUNT_DEBUGFS = "mount -t debugfs none /sys/kernel/debug"
 LIBRARIES = ("duckdb", "jinja2")
 # Wider lines are hard to read.
 WIDTH = 100
+
+
+def add_command(command: Command) -> None:
+    """Declare ``doctor``."""
+    sub = command(
+        "doctor",
+        run,
+        "what can be read on this machine, what not, and how to change that",
+        "Say what can be read on this machine, what not, and how to change that.",
+    )
+    sub.add_argument(
+        "-a", "--all", action="store_true", help="what each source gives, and what it costs to read"
+    )
+    sub.add_argument("--json", action="store_true", help="all of it as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -91,16 +91,16 @@ def run_section_command(entry: dict[str, str], prog: Program, args: argparse.Nam
     from drgn.commands import CommandError
 
     from mmscope.drgn.sections.section import to_look_at
+    from mmscope.reports.bundle.options import positive
     from mmscope.reports.collect.run_section import machine_of, run_section
     from mmscope.reports.commands.collect_command import progress_bar
     from mmscope.reports.commands.show_command import print_tables
-    from mmscope.reports.commands.target_options import nanoseconds
 
     memory, spec = memory_of(prog), pkgutil.resolve_name(entry["place"])
     if getattr(args, "rmap_node_ns", None) is not None:
         try:
-            memory.rmap_node_ns = nanoseconds(args.rmap_node_ns)
-        except ValueError:
+            memory.rmap_node_ns = positive(args.rmap_node_ns)
+        except (ValueError, argparse.ArgumentTypeError):
             raise CommandError(f"--rmap-node-ns: {args.rmap_node_ns} is not a time") from None
     try:
         prog.type("struct page")

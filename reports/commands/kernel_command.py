@@ -18,7 +18,8 @@ from mmscope.drgn.opening.known_types import of_section, unlike_known
 from mmscope.drgn.tables.hostile_text import cut, echo
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.terminal import print_dataclasses
-from mmscope.reports.bundle.outcome import DONE, Command
+from mmscope.reports.bundle.options import Command
+from mmscope.reports.bundle.outcome import DONE
 
 SHOWN = 3  # differences of a section; --json has all
 

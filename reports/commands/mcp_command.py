@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.outcome import DONE, Command, UsageError
+from mmscope.reports.bundle.options import REDACT, Command
+from mmscope.reports.bundle.outcome import DONE, UsageError
 from mmscope.reports.bundle.redact import Names, redacted
 
 
@@ -22,12 +23,7 @@ def add_command(command: Command) -> None:
         "network), compare. It only reads. Each CASE is asked for by the name of its folder.",
     )
     sub.add_argument("cases", nargs="+", metavar="CASE", help="a bundle or a lake")
-    sub.add_argument(
-        "--redact",
-        action=argparse.BooleanOptionalAction,
-        help="replace names, as 'mmscope redact' does; --no-redact keeps them, whatever "
-        "/etc/mmscope.toml says",
-    )
+    sub.add_argument("--redact", **REDACT)
 
 
 def run_mcp(args: argparse.Namespace) -> int:

@@ -9,16 +9,21 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mmscope.drgn.text.page_owner_series import Series, read_series
 from mmscope.drgn.text.page_owner_text import CULL_KEYS, Selection, read_page_owner
 from mmscope.drgn.text.text_source import Source, TextError, recognise_source
-from mmscope.reports.bundle import modes
+from mmscope.reports.bundle.options import (
+    PROC_ROOT,
+    Command,
+    add_output,
+    add_prices,
+    at_least_one,
+    positive,
+)
 from mmscope.reports.bundle.outcome import (
     DONE,
     INCOMPLETE,
-    Command,
     UsageError,
     progress_line,
     say,
@@ -58,7 +63,7 @@ def add_command(command: Command) -> None:
     sub.add_argument(
         "--top", type=int, default=page_owner.TOP, metavar="N", help="lines to print (default: 20)"
     )
-    add_output_options(sub)
+    add_host_options(sub)
     add_selection_options(sub)
 
 
@@ -81,7 +86,7 @@ def add_watch(command: Command) -> None:
         help="time between samples, default 10",
     )
     sub.add_argument(
-        "--count", type=_at_least_one, metavar="N", help="samples to take (default: until Ctrl-C)"
+        "--count", type=at_least_one, metavar="N", help="samples to take (default: until Ctrl-C)"
     )
     sub.add_argument(
         "--limit",
@@ -103,44 +108,12 @@ def add_watch(command: Command) -> None:
         action="store_true",
         help="take no samples: make the bundle of those that a watch left when it was killed",
     )
-    sub.add_argument(
-        "--proc-root",
-        default="/",
-        metavar="DIR",
-        help="folder with the host's proc/ and sys/. Default: /",
-    )
+    sub.add_argument("--proc-root", **PROC_ROOT)
     sub.add_argument(
         "--debugfs", type=Path, default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}"
     )
-    add_price_options(sub)
-    add_output_options(sub, required=True)
-
-
-def add_price_options(parser: Any) -> None:
-    """Add options for files that are dear for a running host to read (``prices``)."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--careful",
-        action="store_true",
-        help="on a running host, leave out files whose reading would keep interrupts off for long "
-        "or disturb the allocator; 'mmscope doctor' lists them. This is the default",
-    )
-    which.add_argument("--all", action="store_true", help="read these files as well")
-
-
-def positive(text: str) -> float:
-    """A number above zero, for argparse."""
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and below a billion")
-    return value
-
-
-def _at_least_one(text: str) -> int:
-    """A count, for argparse."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
+    add_prices(sub)
+    add_host_options(sub, required=True)
 
 
 def numbers(text: str) -> list[int]:
@@ -153,13 +126,9 @@ def names(text: str) -> list[bytes]:
     return [os.fsencode(word) for word in text.split(",") if word]
 
 
-def add_output_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Declare the options of commands that write a bundle of page_owner."""
-    parser.add_argument(
-        "-o", "--output", required=required, type=Path, metavar="BUNDLE", help="folder to make"
-    )
-    parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
-    parser.add_argument("--mode", **modes.OPTION)
+def add_host_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Declare what to write, and what is known of the host."""
+    add_output(parser, required=required)
     parser.add_argument(
         "--page-size",
         type=int,
@@ -207,7 +176,7 @@ def add_cull_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--top",
-        type=_at_least_one,
+        type=at_least_one,
         metavar="N",
         help="rows of a table; to look at, those with most, if it has one column of sizes "
         "(default: all; of a page_owner file, 20)",

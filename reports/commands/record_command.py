@@ -32,17 +32,16 @@ from mmscope.perf.stack_parts import load_known_frames, load_split, plain
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Cell
 from mmscope.reports.bundle.leftovers import scratch
-from mmscope.reports.bundle.modes import OPTION, mode_of_file, mode_of_folder
+from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
+from mmscope.reports.bundle.options import MODE, Command, positive
 from mmscope.reports.bundle.outcome import (
     DONE,
     INCOMPLETE,
-    Command,
     UsageError,
     progress_line,
     say,
     unexpected,
 )
-from mmscope.reports.commands.page_owner_command import positive
 from mmscope.reports.commands.recipe_list import explain_recipe, list_recipes
 from mmscope.reports.profiles import profiles
 from mmscope.reports.profiles.making import (
@@ -119,7 +118,7 @@ def add_command(command: Command) -> None:
         metavar="DIR",
         help="keep perf.data in that folder, and its text, which --input reads on any machine",
     )
-    parser.add_argument("--mode", **OPTION)
+    parser.add_argument("--mode", **MODE)
 
 
 def pids(text: str) -> list[int]:

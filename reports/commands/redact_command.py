@@ -2,15 +2,13 @@
 """``mmscope redact``: the names in a bundle replaced, to pass it on."""
 
 import argparse
-from pathlib import Path
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import echo
-from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, say
+from mmscope.reports.bundle.options import BUNDLE, REDACT_MAP, Command, add_output
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
 from mmscope.reports.bundle.redact import (
-    REDACT_MAP_HELP,
     Names,
     redact,
     refuse_old_map,
@@ -31,20 +29,10 @@ def add_command(command: Command) -> None:
         "together. What the kernel says of itself stays: its release and symbols, threads such as "
         "kswapd0, settings, addresses, pids and times.",
     )
-    sub.add_argument(
-        "bundles", nargs="+", type=Path, metavar="BUNDLE", help="as collect or why left it"
-    )
-    sub.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        required=True,
-        metavar="OUT",
-        help="bundle to make; of several, the folder for bundle-1, bundle-2, …",
-    )
-    sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
-    sub.add_argument("--mode", **modes.OPTION)
-    sub.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
+    sub.add_argument("bundles", nargs="+", **BUNDLE)
+    several = "bundle to make; of several, the folder for bundle-1, bundle-2, …"
+    add_output(sub, several, required=True, metavar="OUT")
+    sub.add_argument("--redact-map", **REDACT_MAP)
 
 
 def run_redact(args: argparse.Namespace) -> int:

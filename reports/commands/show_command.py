@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.sections.section import Filled
-from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.hostile_text import cut, echo, visible
 from mmscope.drgn.tables.rows import Column, columns
@@ -28,15 +27,8 @@ from mmscope.drgn.tables.terminal import MAX_ROWS, print_prose, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
 from mmscope.reports.bundle.description import DESCRIPTION, BundleError
-from mmscope.reports.bundle.outcome import (
-    DONE,
-    INCOMPLETE,
-    Command,
-    UsageError,
-    add_json,
-    did_you_mean,
-    say,
-)
+from mmscope.reports.bundle.options import Command, add_format
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, did_you_mean, say
 from mmscope.reports.collect.run_section import machine_of, missing_sections, run_section
 from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.target_options import (
@@ -74,14 +66,12 @@ def add_command(command: Command) -> None:
         help="table of the bundle; without one, section or table to read",
     )
     sub.add_argument("bundle", nargs="?", type=Path, metavar="BUNDLE", help="bundle to read from")
-    sub.add_argument(
-        "--format",
-        choices=(*display.FORMATS, *STACK_FORMATS),
-        default="table",
-        help="default: table; folded, speedscope, pprof: the stacks of profiles (all: 'profiles'), "
+    add_format(
+        sub,
+        STACK_FORMATS,
+        "default: table; folded, speedscope, pprof: the stacks of profiles (all: 'profiles'), "
         "or of a table that has them (page_owner_stacks)",
     )
-    add_json(sub)
     sub.add_argument(
         "--reattribute",
         action="store_true",

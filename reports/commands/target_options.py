@@ -17,9 +17,9 @@ from mmscope.drgn.free.pageblocks import set_pageblock_order
 from mmscope.drgn.opening.target import TargetError, open_target, other_release
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
+from mmscope.reports.bundle.options import add_prices, positive
 from mmscope.reports.bundle.outcome import UsageError, did_you_mean, say
 from mmscope.reports.collect.priority import keep_to, last_in_line
-from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.drgn_commands import COMMANDS
 
 # Where each is declared. To import all takes a fifth of a second, and most need one or none.
@@ -47,7 +47,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--proc-root", type=Path, metavar="DIR", help="text files only: / or an unpacked sosreport"
     )
-    page_owner_command.add_price_options(group)
+    add_prices(group)
     group.add_argument(
         "--symbols",
         type=Path,
@@ -93,7 +93,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--rmap-node-ns",
-        type=nanoseconds,
+        type=positive,
         metavar="NS",
         help="what a reverse map walk takes for a node of an anon_vma's tree, as measured on this "
         "machine; by default an assumption, with its range",
@@ -125,14 +125,6 @@ def percent(text: str) -> float:
     value = float(text)
     if not 1 <= value <= 100:
         raise argparse.ArgumentTypeError(f"{text}: a budget is 1 to 100 percent of one CPU")
-    return value
-
-
-def nanoseconds(text: str) -> float:
-    """The value of --rmap-node-ns."""
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise ValueError(text)
     return value
 
 

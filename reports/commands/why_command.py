@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING
 
 from mmscope.drgn.tables.display import folded, plural
 from mmscope.drgn.tables.hostile_text import echo, visible
-from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import LAKE
-from mmscope.reports.bundle.outcome import DONE, Command, UsageError, say
-from mmscope.reports.bundle.redact import add_redact_options
+from mmscope.reports.bundle.options import Command, add_output, add_redact
+from mmscope.reports.bundle.outcome import DONE, UsageError, say
 from mmscope.reports.collect.run_section import missing_sections
 from mmscope.reports.commands.collect_command import write_case
 from mmscope.reports.commands.target_options import add_target_options
@@ -55,17 +54,9 @@ def add_command(command: Command) -> None:
     )
     sub.add_argument("paths", nargs="*", metavar="PATH", help="what to read, whatever it is")
     sub.add_argument("--json", action="store_true", help="the same as JSON")
-    sub.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="BUNDLE",
-        help="where to leave what was read. Default: mmscope-DATE-TIME here",
-    )
-    sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
-    sub.add_argument("--mode", **modes.OPTION)
+    add_output(sub, "where to leave what was read. Default: mmscope-DATE-TIME here")
     add_target_options(sub)
-    add_redact_options(sub)
+    add_redact(sub)
     sub.set_defaults(only=(), deadline=None)
 
 

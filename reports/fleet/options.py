@@ -7,24 +7,36 @@ Imports no drgn, numpy, rich or duckdb. Exit codes as of ``mmscope``.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from mmscope.drgn.tables.display import FORMATS
 from mmscope.drgn.tables.hostile_text import echo
-from mmscope.reports.bundle import modes
-from mmscope.reports.bundle.outcome import (
-    DONE,
-    INCOMPLETE,
+from mmscope.reports.bundle.options import (
+    BUNDLE,
+    MODE,
     Command,
-    UsageError,
-    add_json,
+    add_format,
+    add_page,
+    add_redact,
+    at_least_one,
     declaring,
-    say,
 )
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
 
 # What findings are counted by.
 BY = ("finding", "kernel", "label", "host", "owner")
 ENGINES = ("duckdb", "spark")
-LAKE_HELP = "a folder, or s3://BUCKET/PREFIX"
+
+
+def place(text: str) -> str | Path:
+    """A lake's folder, or its URL in object storage."""
+    return text if "://" in text else Path(text)
+
+
+LAKE: dict[str, Any] = {
+    "type": place,
+    "metavar": "LAKE",
+    "help": "a folder, or s3://BUCKET/PREFIX",
+}
 
 
 def add_command(command: Command) -> None:
@@ -38,53 +50,22 @@ def add_command(command: Command) -> None:
         "when, which host is worst, on which kernels.",
     )
     action = declaring(sub.add_subparsers(required=True, metavar="ACTION"))
-    _add_add(
-        action(
-            "add",
-            run_add,
-            "add bundles",
-            "Add bundles to a lake, a folder or s3://BUCKET/PREFIX, which is made if it is not "
-            "there. A bundle that is in it already is not added again. Several may add at once.",
-        )
-    )
-    _add_findings(
-        action(
-            "findings",
-            "mmscope.reports.fleet.fleet_text:print_fleet",
-            "say what is wrong on how many hosts",
-            "Run all checks on all bundles. Each host is judged by its newest usable bundle.",
-        )
-    )
-    _add_report(
-        action(
-            "report",
-            "mmscope.reports.fleet.fleet_page:write_fleet",
-            "write what is wrong on how many hosts as one HTML page",
-            "Write a page that is complete in itself: findings by how many hosts have them, since "
-            "when, worst hosts, kernels and labels, what could not be asked, all hosts.",
-        )
-    )
-    show = action(
-        "show",
-        "mmscope.reports.fleet.fleet_text:print_table",
-        "list the hosts, or print a table of all of them",
-        "Without TABLE, list the hosts of a lake; with it, print its rows of all hosts, or of "
-        "those that are wanted. 'bundles' lists the bundles, 'tables' the tables.",
-    )
-    show.add_argument("lake", type=place, metavar="LAKE", help=LAKE_HELP)
-    show.add_argument("table", nargs="?", default="hosts", metavar="TABLE", help="default: hosts")
-    _add_wanted(show)
-    show.add_argument("--format", choices=FORMATS, default="table", help="default: table")
-    add_json(show)
+    _declare_add(action)
+    _declare_findings(action)
+    _declare_report(action)
+    _declare_show(action)
 
 
-def _add_add(sub: argparse.ArgumentParser) -> None:
-    from mmscope.reports.bundle.redact import add_redact_options
-
-    sub.add_argument(
-        "bundles", nargs="+", type=Path, metavar="BUNDLE", help="as collect or why left it"
+def _declare_add(action: Command) -> None:
+    sub = action(
+        "add",
+        run_add,
+        "add bundles",
+        "Add bundles to a lake, a folder or s3://BUCKET/PREFIX, which is made if it is not "
+        "there. A bundle that is in it already is not added again. Several may add at once.",
     )
-    sub.add_argument("lake", type=place, metavar="LAKE", help=LAKE_HELP)
+    sub.add_argument("bundles", nargs="+", **BUNDLE)
+    sub.add_argument("lake", **LAKE)
     _add_label(sub, "what these hosts are, as role=db; may be given several times")
     sub.add_argument(
         "--host",
@@ -94,15 +75,21 @@ def _add_add(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument(
         "--jobs",
-        type=int,
+        type=at_least_one,
         metavar="N",
         help="processes that read bundles; default: one a CPU",
     )
-    add_redact_options(sub)
+    add_redact(sub)
 
 
-def _add_findings(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("lake", type=place, metavar="LAKE", help=LAKE_HELP)
+def _declare_findings(action: Command) -> None:
+    sub = action(
+        "findings",
+        "mmscope.reports.fleet.fleet_text:print_fleet",
+        "say what is wrong on how many hosts",
+        "Run all checks on all bundles. Each host is judged by its newest usable bundle.",
+    )
+    sub.add_argument("lake", **LAKE)
     _add_wanted(sub)
     sub.add_argument(
         "--by",
@@ -125,23 +112,41 @@ def _add_findings(sub: argparse.ArgumentParser) -> None:
         help="of Spark, as spark://host:7077; workers see the lake under the same path. Default: "
         "local[*]",
     )
-    sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
-    add_json(sub)
+    add_format(sub)
 
 
-def _add_report(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("lake", type=place, metavar="LAKE", help=LAKE_HELP)
-    sub.add_argument(
-        "-o", "--output", type=Path, default=Path("fleet.html"), help="default: fleet.html"
+def _declare_report(action: Command) -> None:
+    sub = action(
+        "report",
+        "mmscope.reports.fleet.fleet_page:write_fleet",
+        "write what is wrong on how many hosts as one HTML page",
+        "Write a page that is complete in itself: findings by how many hosts have them, since "
+        "when, worst hosts, kernels and labels, what could not be asked, all hosts.",
     )
+    sub.add_argument("lake", **LAKE)
+    add_page(sub, "fleet.html")
     sub.add_argument(
         "--reports",
         type=Path,
         metavar="FOLDER",
         help="of hosts' own reports, HOST.html or BUNDLE-ID.html each, which the page links to",
     )
-    sub.add_argument("--mode", **modes.OPTION)
+    sub.add_argument("--mode", **MODE)
     _add_wanted(sub)
+
+
+def _declare_show(action: Command) -> None:
+    sub = action(
+        "show",
+        "mmscope.reports.fleet.fleet_text:print_table",
+        "list the hosts, or print a table of all of them",
+        "Without TABLE, list the hosts of a lake; with it, print its rows of all hosts, or of "
+        "those that are wanted. 'bundles' lists the bundles, 'tables' the tables.",
+    )
+    sub.add_argument("lake", **LAKE)
+    sub.add_argument("table", nargs="?", default="hosts", metavar="TABLE", help="default: hosts")
+    _add_wanted(sub)
+    add_format(sub)
 
 
 def _add_wanted(sub: argparse.ArgumentParser) -> None:
@@ -161,11 +166,6 @@ def _add_label(sub: argparse.ArgumentParser, help: str) -> None:
     )
 
 
-def place(text: str) -> str | Path:
-    """A lake's folder, or its URL in object storage."""
-    return text if "://" in text else Path(text)
-
-
 def label(text: str) -> tuple[str, str]:
     """
     The value of ``--label``.
@@ -182,8 +182,6 @@ def run_add(args: argparse.Namespace) -> int:
     from mmscope.reports.bundle.redact import wanted_names, write_map
     from mmscope.reports.lake.adding import add
 
-    if args.jobs is not None and args.jobs < 1:
-        raise UsageError("--jobs is a number of processes, 1 or more")
     names = wanted_names(args)
     added, before, whole = add(
         args.lake, args.bundles, say, args.label, args.host, names, args.jobs

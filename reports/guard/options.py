@@ -12,7 +12,8 @@ from shlex import split
 from shutil import which
 
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.outcome import Command, declaring, unexpected
+from mmscope.reports.bundle.options import PROC_ROOT, Command, declaring, positive, seconds
+from mmscope.reports.bundle.outcome import unexpected
 
 FOLDER = Path("/var/lib/mmscope/guard")
 CRASHES = Path("/var/crash")
@@ -70,7 +71,7 @@ def add_command(command: Command) -> None:
     )
     crash.add_argument(
         "--settled",
-        type=_seconds,
+        type=seconds,
         default=20.0,
         metavar="S",
         help="leave a dump alone that was written to within so many seconds, default 20",
@@ -82,17 +83,17 @@ def add_run(sub: argparse.ArgumentParser) -> None:
     """The options of ``guard run``."""
     sub.add_argument(
         "--interval",
-        type=_number,
+        type=positive,
         default=5.0,
         metavar="S",
         help="time between samples, default 5",
     )
     sub.add_argument(
-        "--minutes", type=_number, default=15.0, metavar="N", help="minutes kept, default 15"
+        "--minutes", type=positive, default=15.0, metavar="N", help="minutes kept, default 15"
     )
     sub.add_argument(
         "--distance",
-        type=_seconds,
+        type=seconds,
         default=10.0,
         metavar="S",
         help="least time from the end of a capture to the next, default 10; each trigger has one "
@@ -125,12 +126,7 @@ def add_run(sub: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the last sample and what guard did there, as 'mmscope watch' does",
     )
-    sub.add_argument(
-        "--proc-root",
-        default="/",
-        metavar="DIR",
-        help="folder with the host's proc/ and sys/. Default: /",
-    )
+    sub.add_argument("--proc-root", **PROC_ROOT)
     add_limits(sub, timeout=300.0)
 
 
@@ -138,7 +134,7 @@ def add_limits(sub: argparse.ArgumentParser, timeout: float) -> None:
     """Options of what a capture may take, and who is notified."""
     sub.add_argument(
         "--limit",
-        type=_number,
+        type=positive,
         default=512.0,
         metavar="MIB",
         help="most that all captures may take on disk, default 512; beyond it, the oldest capture "
@@ -146,7 +142,7 @@ def add_limits(sub: argparse.ArgumentParser, timeout: float) -> None:
     )
     sub.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         default=timeout,
         metavar="S",
         help=f"longest that a capture may take, default {timeout:g}; what it has by then is kept",
@@ -159,22 +155,6 @@ def add_limits(sub: argparse.ArgumentParser, timeout: float) -> None:
         "MMSCOPE_STATE, _TRIGGER, _SEVERITY, _TITLE, _CAPTURE and _ALERT are in its environment, "
         "and an alert as Alertmanager takes it on its standard input",
     )
-
-
-def _number(text: str) -> float:
-    """A number above zero, for argparse."""
-    value = float(text)
-    if not 0 < value < 1e7:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
-def _seconds(text: str) -> float:
-    """Seconds, for argparse."""
-    value = float(text)
-    if not 0 <= value < 1e7:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
-    return value
 
 
 def _command(text: str) -> str:
