@@ -307,6 +307,12 @@ class Bundle:
                 cells = piece.columns[column]
                 yield from (piece[at] for at, cell in enumerate(cells) if cell in wanted)
 
+    def rows_if_any(
+        self, table: str, where: tuple[str, Container[Any]] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The same; none of a table that the bundle does not have."""
+        return self.rows(table, where) if table in self.tables else iter(())
+
     def pieces(self, table: str) -> Iterator[Rows]:
         """
         The rows of a table, some thousand at a time, or all of them where they are held in memory.
@@ -402,7 +408,7 @@ class Bundle:
         self._load(table)
         marks = self._marks[table]
         here = {(mark.row_number, mark.column_name) for mark in marks}
-        names = {c.name for c in self.table(table).columns}
+        names = self.table(table).column_names
         return marks + [
             mark
             for mark in self._written_marks

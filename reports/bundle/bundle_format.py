@@ -68,7 +68,7 @@ def _of_table(
     bundle: Bundle, table: Table, later: Callable[[str], bool]
 ) -> Iterator[tuple[str, ...]]:
     """Columns and rows that a table of the bundle lacks."""
-    there = {c.name for c in bundle.tables[table.name].columns}
+    there = bundle.tables[table.name].column_names
     declared = columns(table.row)
     for c in declared:
         if later(c.since) and c.name not in there:

@@ -95,7 +95,7 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
     values = ", ".join(f"${name}::{kind} as {name}" for name, kind in TARGET.items())
     connection.execute(f"create table target as select {values}", target_row(bundle))
     lock(connection)
-    columns = {name: {column.name for column in bundle.tables[name].columns} for name in loaded}
+    columns = {name: bundle.tables[name].column_names for name in loaded}
     columns["target"] = set(TARGET)
     for name, _, statement in views():
         if only is not None and name not in only:

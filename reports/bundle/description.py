@@ -13,7 +13,7 @@ Cannot know: whether the tables hold what it declares.
 import datetime
 import re
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ MAX_RESOURCES, MAX_COLUMNS, MAX_SECTIONS = 1000, 500, 1000
 SAME_BOOT_SECONDS = 3.0
 
 Cell = int | float | str | bool | None
+# What a target says of every machine; None is unknown.
+FACTS = (
+    *("kind", "release", "architecture", "page_size", "hostname", "captured_at", "uptime_seconds"),
+    *("total_pages", "online_cpus", "source"),
+)
 
 
 class BundleError(UsageError):
@@ -58,6 +63,23 @@ class SectionResult:
     )
     message: str | None = column(holds="words", help="why it is not ok, or what to know")
 
+    @classmethod
+    def of(
+        cls, section: str, notes: list[str], remarks: list[str], seconds: float, rows: int
+    ) -> "SectionResult":
+        """
+        A section that was read.
+
+        :param notes: what keeps it from being whole. :param remarks: what is to be known of it.
+        """
+        status, message = "partial" if notes else "ok", "; ".join(notes + remarks) or None
+        return cls(section, status, round(seconds, 3), rows, 0, message)
+
+    def with_words(self, words: str, status: str = "") -> "SectionResult":
+        """The same, and more to be said of it; with another status, if one is given."""
+        message = f"{self.message}; {words}" if self.message else words
+        return replace(self, status=status or self.status, message=message)
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -73,6 +95,11 @@ class Table:
     columns: list[Column]
     path: Path
     unit: str = ""
+
+    @property
+    def column_names(self) -> set[str]:
+        """Names of its columns."""
+        return {column.name for column in self.columns}
 
 
 def table_of(resource: dict[str, Any], folder: Path) -> Table:

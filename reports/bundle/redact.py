@@ -406,12 +406,11 @@ def redact(
     :raises BundleError: it cannot be written there.
     """
     lost: dict[str, list[str]] = {}
-    if "profile_recordings" in bundle.tables:
-        with contextlib.suppress(BundleError):
-            # Labels first: names of recordings and files are made of them.
-            for row in bundle.rows("profile_recordings"):
-                if isinstance(label := row.get("label"), str):
-                    names.label(label)
+    with contextlib.suppress(BundleError):
+        # Labels first: names of recordings and files are made of them.
+        for row in bundle.rows_if_any("profile_recordings"):
+            if isinstance(label := row.get("label"), str):
+                names.label(label)
     with Writer(path, replace=replace, mode=mode) as plain:
         plain.made_of(bundle)
         writer = RedactingWriter(plain, names, bundle.target, _files(bundle, names))
@@ -444,8 +443,7 @@ def _without(section: SectionResult, lost: Mapping[str, list[str]]) -> SectionRe
     if section.section not in lost:
         return section
     words = f"left out when names were replaced, as damaged: {', '.join(lost[section.section])}"
-    message = "; ".join(filter(None, (section.message, words)))
-    return dataclasses.replace(section, status="partial", message=message)
+    return section.with_words(words, "partial")
 
 
 @contextlib.contextmanager
@@ -508,10 +506,8 @@ def _facts(target: Mapping[str, Cell], names: Names) -> dict[str, Cell]:
 def _files(bundle: Bundle, names: Names) -> dict[str, str]:
     """Folded stacks of recordings to their names as redacted, which are made of the recordings'."""
     found: dict[str, str] = {}
-    if "profiles" not in bundle.tables:
-        return found
     with contextlib.suppress(BundleError):  # which is left out; its stacks are then given numbers
-        for row in bundle.rows("profiles"):
+        for row in bundle.rows_if_any("profiles"):
             profile, event, file = (row.get(name) or "" for name in ("profile", "event", "file"))
             if isinstance(file, str) and file in bundle.folded:
                 words = f"{names.profile(str(profile))}_{names.words(str(event))}"

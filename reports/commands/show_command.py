@@ -251,15 +251,13 @@ def show_matrix(bundle: Bundle, form: str, top: int | None) -> int:
             "files to 'mmscope page-owner', or sample with 'mmscope watch'"
         )
 
-    def rows(table: str) -> Iterable[dict[str, Any]]:
-        return bundle.rows(table) if table in bundle.tables else ()
-
     try:
-        points = owner_matrix.points_of(rows(owner_matrix.NEEDS))
-        snapshots = list(rows("page_owner_snapshots"))
-        readings = owner_matrix.readings_of(snapshots, rows(owner_matrix.NEEDS))
+        points = owner_matrix.points_of(bundle.rows(owner_matrix.NEEDS))
+        snapshots = bundle.rows_if_any("page_owner_snapshots")
+        readings = owner_matrix.readings_of(snapshots, bundle.rows(owner_matrix.NEEDS))
         grown = "page_owner_growth" in bundle.tables
-        made = owner_matrix.matrix(rows("page_owner_stacks"), points, readings, grown=grown)
+        stacks = bundle.rows_if_any("page_owner_stacks")
+        made = owner_matrix.matrix(stacks, points, readings, grown=grown)
         found = itertools.islice(made, top)
         if form == "table":
             most = min(MAX_ROWS, MAX_CELLS // (len(readings) + 1) + 1)

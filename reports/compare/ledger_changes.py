@@ -102,11 +102,9 @@ def ledger_changes(
 
 def _classes(bundle: Bundle) -> Counter[str] | None:
     """Bytes by class."""
-    if LEDGER not in bundle.tables:
-        return None
     sums: Counter[str] = Counter()
     try:
-        for row in bundle.rows(LEDGER):
+        for row in bundle.rows_if_any(LEDGER):
             sums[str(row["owner"])] += row["bytes"]
     except (BundleError, KeyError, TypeError):  # damaged: which is said where it is shown
         return None

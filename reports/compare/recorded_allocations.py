@@ -64,14 +64,11 @@ def recorded(bundles: Sequence[Bundle]) -> Recorded:
 
 def _last(bundle: Bundle) -> str:
     """The name of a bundle's last recording by the recipe; empty if it has none."""
-    if "profile_recordings" not in bundle.tables:
-        return ""
     # Before 0.3.0 only the events said by which recipe they were recorded.
-    events = bundle.rows("profiles", ("recipe", (RECIPE,))) if "profiles" in bundle.tables else ()
-    named = {row["profile"] for row in events}
+    named = {row["profile"] for row in bundle.rows_if_any("profiles", ("recipe", (RECIPE,)))}
     rows = [
         row
-        for row in bundle.rows("profile_recordings")
+        for row in bundle.rows_if_any("profile_recordings")
         if row["profile"] in named or row.get("recipe") == RECIPE
     ]
     last = max(rows, key=lambda row: str(row["captured_at"] or ""), default=None)
@@ -91,10 +88,10 @@ def _read(bundle: Bundle, profile: str) -> Recorded:
     if not how["seconds"]:
         return Recorded("how long its recording took is not known")
     # A table without rows is not in the bundle: nothing happened, and so nothing reserved.
-    rows = list(bundle.rows("profile_allocations", mine)) if _has(bundle, "allocations") else []
+    rows = list(bundle.rows_if_any("profile_allocations", mine))
     reservations = [row["reservations"] for row in rows]
-    events = list(bundle.rows("profiles", mine)) if "profiles" in bundle.tables else []
-    counters = bundle.rows("profile_counters", mine) if _has(bundle, "counters") else ()
+    events = list(bundle.rows_if_any("profiles", mine))
+    counters = bundle.rows_if_any("profile_counters", mine)
     of_order = [row for row in rows if row["order"] is not None]
     seen = None not in reservations
     return Recorded(
@@ -106,10 +103,6 @@ def _read(bundle: Bundle, profile: str) -> Recorded:
         counters={row["name"]: row["gained"] for row in counters},
         lost=sum((row["lost"] or 0) + (row.get("missed") or 0) for row in events),
     )
-
-
-def _has(bundle: Bundle, table: str) -> bool:
-    return f"profile_{table}" in bundle.tables
 
 
 def _callers(bundle: Bundle, events: Sequence[dict[str, object]]) -> dict[str, int]:

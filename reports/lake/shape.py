@@ -96,7 +96,7 @@ def _descriptions(paths: Sequence[str], shapes: Sequence[str]) -> list[tuple[Any
 
 def _shape(tables: Sequence[Table], wanted: set[str]) -> Shape:
     shape = Shape(
-        {table.name: {c.name for c in table.columns} for table in tables} | {"target": set(TARGET)},
+        {table.name: table.column_names for table in tables} | {"target": set(TARGET)},
         {
             table.name: tuple((c.name, sql_type(c)) for c in table.columns)
             for table in tables

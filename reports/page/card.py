@@ -58,7 +58,7 @@ def card(
     memory: list[Row] = []
     whose = f"{host}: " if host else ""
     table = bundle.tables.get(memory_bar.table)
-    if table and memory_bar.columns <= {c.name for c in table.columns}:
+    if table and memory_bar.columns <= table.column_names:
         # Its section has the same picture, or says why not.
         with contextlib.suppress(Exception):
             memory = segments(list(bundle.rows(table.name)))
@@ -146,7 +146,7 @@ def culprit(
     """
     for proof in finding.proofs:
         table = bundle.tables.get(proof.table)
-        if table is None or not proof.columns <= {c.name for c in table.columns}:
+        if table is None or not proof.columns <= table.column_names:
             continue
         draw = _orders if proof.table == FREE_BLOCKS else _owners
         try:

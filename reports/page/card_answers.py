@@ -10,7 +10,7 @@ why something is slow, where no check could be made of it. Then it says what wou
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -249,7 +249,7 @@ def _held_in_watch(bundle: Bundle) -> str:
 def _held_by_functions(bundle: Bundle) -> str:
     """The functions that allocated most of what page_owner lists."""
     held = Counter[str]()
-    for row in bundle.rows("page_owner_stacks") if "page_owner_stacks" in bundle.tables else ():
+    for row in bundle.rows_if_any("page_owner_stacks"):
         owner = row["owner"] or "a stack that is not known"
         held[f"{owner} [{row['module']}]" if row["module"] else owner] += row["pages"]
     if not (total := held.total()):
@@ -267,26 +267,28 @@ def _held_by_functions(bundle: Bundle) -> str:
 
 def _held_by_caches(bundle: Bundle) -> str:
     """The largest slab caches, by the size of their objects."""
-    rows = list(bundle.rows("slab_caches")) if "slab_caches" in bundle.tables else []
-    sizes = [((row["slots"] or 0) * (row["slot_bytes"] or 0), row["cache"]) for row in rows]
+    rows = bundle.rows_if_any("slab_caches")
+    sizes = (((row["slots"] or 0) * (row["slot_bytes"] or 0), row["cache"]) for row in rows)
+    return _largest("largest slab caches", sizes)
+
+
+def _held_by_lines(bundle: Bundle) -> str:
+    """The lines of source that allocated most."""
+    held = (
+        (row["bytes"] or 0, f"{row['function']} ({row['file']}:{row['line']})")
+        for row in bundle.rows_if_any("alloc_tags")
+    )
+    return _largest("allocated most", held)
+
+
+def _largest(what: str, sizes: Iterable[tuple[int, str]]) -> str:
+    """The largest of some, by name; empty if there is none."""
     said = [
         f"{cut(name, MOST_NAMED)} {display.size(size)}"
         for size, name in heapq.nlargest(3, sizes)
         if size
     ]
-    return f"largest slab caches: {', '.join(said)}" if said else ""
-
-
-def _held_by_lines(bundle: Bundle) -> str:
-    """The lines of source that allocated most."""
-    rows = bundle.rows("alloc_tags") if "alloc_tags" in bundle.tables else ()
-    held = [(row["bytes"], f"{row['function']} ({row['file']}:{row['line']})") for row in rows]
-    said = [
-        f"{cut(name, MOST_NAMED)} {display.size(size)}"
-        for size, name in heapq.nlargest(3, ((size or 0, name) for size, name in held))
-        if size
-    ]
-    return f"allocated most: {', '.join(said)}" if said else ""
+    return f"{what}: {', '.join(said)}" if said else ""
 
 
 # As the kernel prints them of the machine.
@@ -300,7 +302,7 @@ OF_LISTS = {
 
 def _held_in_log(bundle: Bundle) -> str:
     """The machine's lists, and what is free, in the last view of memory in a log."""
-    rows = list(bundle.rows("shown_memory")) if "shown_memory" in bundle.tables else []
+    rows = list(bundle.rows_if_any("shown_memory"))
     last = max((row["shown"] for row in rows), default=0)
     sizes = {
         row["counter"]: row["bytes"] or 0
@@ -318,7 +320,7 @@ def _held_in_log(bundle: Bundle) -> str:
 def _free_by_zone(bundle: Bundle) -> str:
     """Free memory of the zones that have most of it, and the largest free block of each."""
     free, orders = Counter[tuple[int, str]](), dict[tuple[int, str], int]()
-    for row in bundle.rows("free_blocks") if "free_blocks" in bundle.tables else ():
+    for row in bundle.rows_if_any("free_blocks"):
         if row["blocks"]:
             zone = row["node"], row["zone"]
             free[zone] += row["pages"]
@@ -345,7 +347,7 @@ EVENTS = {
 
 def _of_one_cgroup(bundle: Bundle) -> str:
     """Memory and events of a lone cgroup's file."""
-    rows = list(bundle.rows("memory_cgroups")) if "memory_cgroups" in bundle.tables else []
+    rows = list(bundle.rows_if_any("memory_cgroups"))
     if len(rows) != 1:
         return ""
     has = {key: int(value) for key, value in rows[0].items() if key in OF_CGROUP | EVENTS and value}
@@ -368,10 +370,10 @@ OF_PROCESS = {
 
 def _of_one_process(bundle: Bundle) -> str:
     """Memory of a lone process's file."""
-    for table in (each for each in OF_PROCESS if each in bundle.tables):
-        rows = list(itertools.islice(bundle.rows(table), 2))
+    for table, columns in OF_PROCESS.items():
+        rows = list(itertools.islice(bundle.rows_if_any(table), 2))
         if len(rows) == 1:
-            has = ((name, rows[0][key]) for key, name in OF_PROCESS[table].items())
+            has = ((name, rows[0][key]) for key, name in columns.items())
             said = ", ".join(f"{name} {display.size(size)}" for name, size in has if size)
             return f"in the process: {said}" if said else ""
     return ""
@@ -384,8 +386,10 @@ def _watched(
     The largest of ``watch_holders``, and of classes. A cgroup holds what its processes do, and a
     line of source what others hold.
     """
-    rows = list(bundle.rows("watch_holders")) if "watch_holders" in bundle.tables else []
-    rows = [row | {"grown": row["last_bytes"] - row["first_bytes"]} for row in rows]
+    rows = [
+        row | {"grown": row["last_bytes"] - row["first_bytes"]}
+        for row in bundle.rows_if_any("watch_holders")
+    ]
     first = max(
         (row for row in rows if row["kind"] not in ("cgroup", "line of source")),
         key=lambda row: int(row[what]),
@@ -412,10 +416,8 @@ def _watched(
 
 def _levels(bundle: Bundle) -> dict[str, tuple[int, int]]:
     """Classes of memory, as /proc/meminfo has them: at the first and the last moment of a watch."""
-    if "gauge_series" not in bundle.tables:
-        return {}
     levels: dict[str, list[tuple[float, int]]] = {}
-    for row in bundle.rows("gauge_series"):
+    for row in bundle.rows_if_any("gauge_series"):
         if row["source"] in ("meminfo", "computed"):
             levels.setdefault(row["name"], []).append((row["time"], row["value"]))
     ends = {name: (min(points)[1], max(points)[1]) for name, points in levels.items()}

@@ -100,7 +100,7 @@ def _view(
     fails by itself is left out.
     """
     name = picture.table
-    lacking = picture.columns - {column.name for column in bundle.tables[name].columns}
+    lacking = picture.columns - bundle.tables[name].column_names
     why = f"table {name} has no column {', '.join(sorted(lacking))}" if lacking else ""
     if why := why or errors.get(name, ""):
         return PictureView(picture.name, Markup(), why)

@@ -30,6 +30,7 @@ from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.text.plain_file import check_output
 from mmscope.reports.bundle import bundle_format
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import FACTS
 from mmscope.reports.bundle.leftovers import DEVICES, is_special, replaced
 from mmscope.reports.bundle.modes import mode_of_file
 from mmscope.reports.compare import comparison_view
@@ -44,7 +45,6 @@ from mmscope.reports.page.card_answers import answers
 from mmscope.reports.page.drawn import draw
 from mmscope.reports.page.environment import context_of, environment, policy_of, squeeze
 from mmscope.reports.page.sentences import (
-    FACTS,
     facts_of,
     host_of,
     reading,

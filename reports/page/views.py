@@ -121,7 +121,7 @@ def section_views(
     for table in bundle.tables.values():
         if table.name in ("sections", IMPOSSIBLE):  # shown with the reading itself
             continue
-        names = {column.name for column in table.columns}
+        names = table.column_names
         stood_on = [
             (proof_anchor(found, finding, proof), proof)
             for finding in found
@@ -177,7 +177,7 @@ def differences(comparison: Comparison, context: dict[str, Any]) -> Iterator[Pic
 def _whole(bundle: Bundle, name: str, needed: set[str]) -> list[Row]:
     """A table's rows; none of one that is damaged, too long, or lacks a column."""
     table = bundle.tables.get(name)
-    if table is None or not needed <= {column.name for column in table.columns}:
+    if table is None or not needed <= table.column_names:
         return []
     found, _ = bundle.held([name])
     return list(found.get(name, ()))

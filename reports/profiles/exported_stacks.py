@@ -33,9 +33,7 @@ def stack_sets(bundle: Bundle, what: str, *, reattribute: bool = False) -> list[
     if sets:
         return sets
     with_stacks = {
-        table.name: table
-        for table in bundle.tables.values()
-        if {column.name for column in table.columns} >= BY_STACK
+        table.name: table for table in bundle.tables.values() if table.column_names >= BY_STACK
     }
     if (table := with_stacks.get(what)) is None:
         has = ", ".join([*bundle.folded, *with_stacks]) or "none"

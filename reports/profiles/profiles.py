@@ -42,16 +42,13 @@ def profile_name(wanted: str, taken: Iterable[str]) -> str:
 
 
 def names_in(bundle: Bundle | None) -> list[str]:
-    if bundle is None or "profiles" not in bundle.tables:
-        return []
-    return list(dict.fromkeys(str(row["profile"]) for row in bundle.rows("profiles")))
+    rows = bundle.rows_if_any("profiles") if bundle is not None else ()
+    return list(dict.fromkeys(str(row["profile"]) for row in rows))
 
 
 def files_of(bundle: Bundle, what: str) -> list[str]:
     """The folded stacks of a recording, or of all of them if *what* is ``profiles``."""
-    if "profiles" not in bundle.tables:
-        return []
-    rows = [row for row in bundle.rows("profiles") if what in (SECTION, row["profile"])]
+    rows = [row for row in bundle.rows_if_any("profiles") if what in (SECTION, row["profile"])]
     return [row["file"] for row in rows if row["file"] in bundle.folded]
 
 
@@ -121,11 +118,11 @@ def add_to_bundle(
 def rows_in(bundle: Bundle | None) -> dict[str, list[Any]]:
     """The rows of the recordings that a bundle has, by table."""
     old: dict[str, list[Any]] = {table.name: [] for table in PROFILES_HEADING.tables}
-    for table in PROFILES_HEADING.tables:
-        if bundle is not None and table.name in bundle.tables:
+    if bundle is not None:
+        for table in PROFILES_HEADING.tables:
             names = [c.name for c in columns(table.row)]
-            for row in bundle.rows(table.name):
-                old[table.name].append(table.row(*(row.get(name) for name in names)))
+            for row in bundle.rows_if_any(table.name):
+                old[table.name].append(table.row(*map(row.get, names)))
     return old
 
 

@@ -320,13 +320,12 @@ _VICTIM = re.compile(
 
 def _victim(name: str, moment: ProfileMoment) -> ProfileVictim:
     match = _VICTIM.fullmatch(moment.text)
-    if match is None:
-        return ProfileVictim(name, moment.seconds, moment.pid, *[None] * 8)
-    cells: dict[str, Any] = match.groupdict()
+    unknown = dict.fromkeys(_VICTIM.groupindex) | {"pid": moment.pid}
+    cells: dict[str, Any] = match.groupdict() if match else unknown
     for column, text in cells.items():
         if text is not None and column != "comm":
             cells[column] = int(text) << (10 if column.endswith("_bytes") else 0)
-    return ProfileVictim(profile=name, seconds=moment.seconds, **cells)
+    return ProfileVictim(name, moment.seconds, **cells)
 
 
 def _page_tables(name: str, making: Making) -> Iterator[ProfilePageTables]:

@@ -6,7 +6,6 @@ page_owner's text as the tables of a bundle, and as lines on a terminal.
 """
 
 import argparse
-import dataclasses
 import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +31,7 @@ from mmscope.drgn.text.owner_frames import owner_frame
 from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
 from mmscope.drgn.text.page_owner_text import Selection, Tally, not_kept
 from mmscope.drgn.text.stack_text import folded
-from mmscope.reports.bundle.description import Cell, SectionResult
+from mmscope.reports.bundle.description import FACTS, Cell, SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings_said import print_findings
@@ -172,21 +171,15 @@ def write_bundle(args: argparse.Namespace, read: Callable[[], Series], page_size
             moment = datetime.datetime.fromtimestamp(int(series.absolute[-1]), datetime.UTC)
             captured = moment.isoformat()
         described: dict[str, Cell] = {
+            **dict.fromkeys(FACTS),
             "kind": "files",
-            "release": None,
-            "architecture": None,
             "page_size": page_size,
-            "hostname": None,
             "captured_at": captured,
-            "uptime_seconds": None,
             "total_pages": args.total_pages,
-            "online_cpus": None,
             "source": ", ".join(dict.fromkeys(s.source for s in series.snapshots[:3])),
         }
         if not args.page_size:
-            assumed = f"page size {page_size} assumed, as of this machine"
-            message = "; ".join(filter(None, (section.message, assumed)))
-            section = dataclasses.replace(section, message=message)
+            section = section.with_words(f"page size {page_size} assumed, as of this machine")
         writer.finish(described, [section])
     print_top(series, stacks, growth, page_size, top=args.top)
     print_findings(args.output, (SECTION,))
@@ -225,11 +218,8 @@ def write_tables(
         unit="bytes" if page_size else "pages",
         section=SECTION,
     )
-    notes, remarks = notes_of(series)
-    spent = round(seconds + time.monotonic() - begin, 3)
-    message = "; ".join(notes + remarks) or None
-    status = "partial" if notes else "ok"
-    return SectionResult(SECTION, status, spent, written, 0, message), stacks, growth
+    spent = seconds + time.monotonic() - begin
+    return SectionResult.of(SECTION, *notes_of(series), spent, written), stacks, growth
 
 
 def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:

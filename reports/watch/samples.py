@@ -34,6 +34,7 @@ from mmscope.drgn.text.proc_text import (
     since_boot,
     zone_file_pages,
 )
+from mmscope.reports.bundle.description import FACTS
 from mmscope.reports.watch.holders import LINE, Holders, Lines
 from mmscope.reports.watch.kills import Kills
 from mmscope.reports.watch.sleepers import Sleepers
@@ -383,13 +384,12 @@ def host_target(root: str, page_size: int, total_pages: int | None = None) -> di
             zones = parse_zoneinfo(read_text(f"{root}/proc/zoneinfo"))
             total_pages = sum(zone.fields["present"] for zone in zones) or None
     return {
+        **dict.fromkeys(FACTS),
         "kind": "live",
         "release": kernel.release,
         "architecture": kernel.machine,
         "page_size": page_size,
         "hostname": kernel.nodename,
-        "captured_at": None,
-        "uptime_seconds": None,
         "total_pages": total_pages,
         "online_cpus": os.cpu_count(),
         "source": "watch",

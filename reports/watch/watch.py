@@ -9,7 +9,6 @@ and ``--recover`` makes a bundle of it.
 """
 
 import argparse
-import dataclasses
 import os
 import signal
 import sys
@@ -97,8 +96,7 @@ def finish(args: argparse.Namespace, folder: Path) -> int:
             )
             if len(copies) < len(found):
                 others = f"{len(found) - len(copies)} of {len(found)} copies are not plain files"
-                words = "; ".join(filter(None, (fared.message, others)))
-                fared = dataclasses.replace(fared, status="partial", message=words)
+                fared = fared.with_words(others, "partial")
             sections.append(fared)
         else:
             status = "failed" if found else "absent"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.display import percent, plural
+from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import table_of
 from mmscope.drgn.text.kernel_text import MAX_COUNT
 from mmscope.drgn.text.meminfo import ENOUGH, NO_COUNTER, in_no_counter
@@ -343,29 +344,30 @@ def levels(log: Log) -> Iterator[Level]:
 
 def holders(log: Log) -> list[WatchHolder]:
     """Holders of memory: of each kind :data:`MOST_HOLDERS`, and all that met a limit."""
-    rows: dict[tuple[Any, ...], WatchHolder] = {}
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
     begin = float(log.first["mono"])
+    unknown = dict.fromkeys(c.name for c in columns(WatchHolder))
     for sample in log.all_read():
         for kind, name, pid, size, first, more in sample.get("holders", ()):
-            known = rows.get((kind, name, pid)) or WatchHolder(
-                kind, name, pid, first, first, first, 0.0, False, *[None] * 18
-            )
+            if (cells := found.get((kind, name, pid))) is None:
+                cells = unknown | {"kind": kind, "name": name, "pid": pid, "last_time": 0.0}
+                cells |= {"first_bytes": first, "most_bytes": first}
+                found[kind, name, pid] = cells
+            cells |= {"last_bytes": size or 0, "gone": size is None}
             if size is None:
-                known = dataclasses.replace(known, gone=True, last_bytes=0)
-            else:
-                at = round(sample["holders_at"] - begin, 3)
-                changed = {"most_bytes": max(size, known.most_bytes), "last_bytes": size}
-                changed |= {name: more[name] for name in LATEST if name in more}
-                if size >= known.most_bytes or kind == CGROUP:
-                    changed |= {
-                        name: round(value, 3) if name.endswith("_seconds") else value
-                        for name, value in more.items()
-                    }
-                known = dataclasses.replace(known, last_time=at, gone=False, **changed)
-            rows[kind, name, pid] = known
+                continue
+            cells["last_time"] = round(sample["holders_at"] - begin, 3)
+            cells |= {name: more[name] for name in LATEST if name in more}
+            if size >= cells["most_bytes"] or kind == CGROUP:
+                cells |= {
+                    name: round(value, 3) if name.endswith("_seconds") else value
+                    for name, value in more.items()
+                }
+            cells["most_bytes"] = max(size, cells["most_bytes"])
+    rows = [WatchHolder(**cells) for cells in found.values()]
     places: Counter[str] = Counter()
     kept = []
-    for row in sorted(rows.values(), key=lambda row: -row.most_bytes):
+    for row in sorted(rows, key=lambda row: -row.most_bytes):
         places[row.kind] += 1
         special = row.oom_kills or row.high_events or row.dying_below or row.mappings
         if places[row.kind] <= MOST_HOLDERS or special:
@@ -523,14 +525,7 @@ def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section
         remarks.append(f"the host's clock was set {log.clock_steps:,} times; periods do not use it")
     if log.asleep:
         remarks.append(f"the host was suspended for {log.asleep:,.0f} s, which no period includes")
-    return SectionResult(
-        SECTION,
-        "partial" if notes else "ok",
-        round(seconds, 3),
-        rows,
-        0,
-        "; ".join(notes + remarks) or None,
-    )
+    return SectionResult.of(SECTION, notes, remarks, seconds, rows)
 
 
 def summary(log: Log, cost: WatchOverhead) -> Iterator[str]:
