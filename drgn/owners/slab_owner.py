@@ -19,7 +19,6 @@ objects. The text that says the same is /sys/kernel/debug/slab/CACHE/alloc_trace
 
 import contextlib
 import re
-from collections.abc import Callable
 
 import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
@@ -33,7 +32,6 @@ from mmscope.drgn.owners.slab_caches import (
     Cache,
     SlabCache,
     SlabCheck,
-    SlabFinder,
     SlabScan,
     has_sheaves,
     misnamed,
@@ -186,27 +184,6 @@ def tracks_have_stacks(prog: Program) -> bool:
     return bool(prog.type("struct track").has_member("addrs"))
 
 
-def slab_owners(
-    prog: Program,
-    depot: StackDepot | None,
-    *,
-    found: tuple[SlabFinder, Gaps] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> SlabOwners:
-    """
-    Count the allocated objects of every cache by their allocation track.
-
-    :param depot: none where tracks have the stacks themselves (:func:`tracks_have_stacks`).
-    :param found: the slabs, by a pass that went before.
-    :param progress: called with (pages done, pages in all).
-    :raises LookupError: the kernel's layout is unknown, or its tracks have no stacks.
-    """
-    owners = SlabOwners(prog, SlabScan(prog, found, progress), depot)
-    for slabs in owners.scan:
-        owners.take(slabs)
-    return owners
-
-
 def _depot_of_tracks(owners: SlabOwners) -> StackDepot:
     """Stacks of tracks as if a depot had them."""
     stacks = [np.frombuffer(stack, np.uint64) for stack in owners.stacks]
@@ -263,7 +240,7 @@ def slab_owner_stacks(
     """
     The counts with their stacks, most bytes first, and what did not add up.
 
-    :param depot: as of :func:`slab_owners`.
+    :param depot: none where tracks have the stacks themselves (:func:`tracks_have_stacks`).
     """
     with_handles = depot is not None
     depot = depot or _depot_of_tracks(owners)

@@ -28,7 +28,9 @@ from shared_guest import InGuest, of_program, run_programs
 from mmscope.drgn.free.free_memory import FreeMemory
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.owners.page_owner_scan import PageOwner, scan_page_owner
-from mmscope.drgn.owners.slab_owner import SlabOwners, slab_owners, tracks_have_stacks
+from mmscope.drgn.owners.slab_caches import SlabFinder, SlabScan
+from mmscope.drgn.owners.slab_owner import SlabOwners, tracks_have_stacks
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.stack_depot import StackDepot, stack_depot
 from mmscope.drgn.rmap.ksm import Ksm, KsmVisits, ksm_visits, read_ksm
 from mmscope.drgn.rmap.reverse_maps import ReverseMaps, read_reverse_maps
@@ -245,6 +247,16 @@ class SlabLab:
     prog: Program
     depot: StackDepot | None  # none where the objects have the stacks themselves
     owners: SlabOwners
+
+
+def slab_owners(
+    prog: Program, depot: StackDepot | None, found: tuple[SlabFinder, Gaps] | None = None
+) -> SlabOwners:
+    """The allocated objects of every cache by their allocation track."""
+    owners = SlabOwners(prog, SlabScan(prog, found), depot)
+    for slabs in owners.scan:
+        owners.take(slabs)
+    return owners
 
 
 @pytest.fixture(scope="session", params=KERNELS)

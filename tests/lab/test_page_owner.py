@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Lab, OwnerLab
+from conftest import Lab, OwnerLab, slab_owners
 from plain_walks import page_owner_loop
 
 from mmscope.drgn.opening.target import describe
@@ -35,7 +35,7 @@ from mmscope.drgn.owners.page_owner import (
 )
 from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.owners.page_owner_scan import PageOwner, distinct_rows, scan_page_owner
-from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners
+from mmscope.drgn.owners.slab_owner import slab_owner_stacks
 from mmscope.drgn.reading import stack_depot as stack_depot_module
 from mmscope.drgn.reading.page_ext import PageExtRange, page_ext_ranges
 from mmscope.drgn.reading.stack_depot import stack_depot

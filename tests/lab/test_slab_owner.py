@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Lab, SlabLab
+from conftest import Lab, SlabLab, slab_owners
 from drgn import FaultError, Program
 from drgn.helpers.linux.slab import (
     find_slab_cache,
@@ -39,7 +39,6 @@ from mmscope.drgn.owners.slab_owner import (
     SlabOwnerStack,
     read_alloc_traces,
     slab_owner_stacks,
-    slab_owners,
 )
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections.files import Files
@@ -208,7 +207,7 @@ def test_a_shared_pass_finds_the_slabs_that_a_pass_of_their_own_finds(
     finder = SlabFinder(slab_lab.prog)
     gaps = scan_struct_pages(slab_lab.prog, [finder]).gaps
     assert finder.whole == (most > 100)
-    shared = slab_owners(slab_lab.prog, slab_lab.depot, found=(finder, gaps))
+    shared = slab_owners(slab_lab.prog, slab_lab.depot, (finder, gaps))
     assert (shared.scan.totals == slab_lab.owners.scan.totals).all()
     rows, _ = slab_owner_stacks(slab_lab.prog, slab_lab.depot, shared)
     assert rows == slab_owner_stacks(slab_lab.prog, slab_lab.depot, slab_lab.owners)[0]
