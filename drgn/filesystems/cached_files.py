@@ -57,7 +57,6 @@ from mmscope.drgn.sections.section import (
     Command,
     Found,
     Section,
-    hold_against,
     not_in_text,
 )
 from mmscope.drgn.tables.display import if_any
@@ -733,11 +732,7 @@ def _hold_against_counters(
     def pages_of(row: CachedFileCheck) -> Against:
         return min(max(row.kernel_pages, row.pages), present), drift(memory.prog)
 
-    hold_against(
-        *(found, CachedFileCheck, counted, "kernel_pages"),
-        pages_of,
-        "the pages of that kind",
-    )
+    found.hold_against(counted, "kernel_pages", pages_of, "the pages of that kind")
 
 
 def say_unknown(files: CachedFiles, found: Found) -> None:

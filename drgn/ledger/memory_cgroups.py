@@ -37,15 +37,7 @@ from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import (
-    PASS_SECONDS,
-    TOP,
-    Against,
-    Command,
-    Found,
-    Section,
-    hold_against,
-)
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Against, Command, Found, Section
 from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.table import tables_of
 
@@ -118,24 +110,24 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
         return min(getattr(row, name) or 0, swap + also), most
 
     for name in ("low_bytes", "min_bytes", "low_events"):
-        hold_against(found, MemoryCgroup, rows, name, of_root, "as the root protects nothing")
-    hold_against(found, MemoryCgroup, rows, "high_events", of_root, "as the root has no limit")
+        found.hold_against(rows, name, of_root, "as the root protects nothing")
+    found.hold_against(rows, "high_events", of_root, "as the root has no limit")
     for name in ("swap_bytes", "memsw_bytes"):
         words = "as swap areas have no more room"
-        hold_against(found, MemoryCgroup, rows, name, partial(room, name=name), words)
+        found.hold_against(rows, name, partial(room, name=name), words)
     # mem_cgroup_write(), and CFTYPE_NOT_ON_ROOT of version 2 (mm/memcontrol.c)
     roots = [row for row in rows if row.depth == 0]
     if any(getattr(row, name) is not None for row in roots for name in ROOT_LIMITS):
         found.notes.append("the root of all memory cgroups has a limit, which the kernel refuses")
-    hold_against(found, MemoryCgroup, rows, "usage_bytes", of_children, "what those below use")
-    hold_against(found, MemoryCgroup, rows, "peak_bytes", highest, "what it uses now")
+    found.hold_against(rows, "usage_bytes", of_children, "what those below use")
+    found.hold_against(rows, "peak_bytes", highest, "what it uses now")
     # Of a machine from which three quarters were taken since, it may be more than there is.
     all_memory = 4 * memory_pages(memcgs.prog) * page
 
     def possible(row: MemoryCgroup) -> Against:
         return min(row.peak_bytes or 0, all_memory), 0
 
-    hold_against(found, MemoryCgroup, rows, "peak_bytes", possible, "as there is no more memory")
+    found.hold_against(rows, "peak_bytes", possible, "as there is no more memory")
     try:
         cpus = len(online_cpus(memcgs.prog))
     except ValueError as error:  # what CPUs have not counted yet has no bound
@@ -150,7 +142,7 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
                 return None
             return (max(all_of, mine) if row.depth and memcgs.unified else mine), cpus
 
-        hold_against(found, MemoryCgroup, rows, f"{name}_events", own, "memory.events.local")
+        found.hold_against(rows, f"{name}_events", own, "memory.events.local")
 
 
 # A cgroup of this or fewer bytes may be half another one before its counters are flushed.
@@ -210,7 +202,7 @@ def _hold_against_all(
         return min(row.value, had.get((row.cgroup, row.cgroup_id), memory)), most * page
 
     words = "the most that the cgroup has had, or what nodes have counted"
-    hold_against(found, MemoryCgroupCounter, counters, "value", bound, words)
+    found.hold_against(counters, "value", bound, words)
 
 
 def _say(

@@ -47,14 +47,7 @@ from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import NO_PAGE_SIZE, Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import (
-    PASS_SECONDS,
-    Against,
-    Command,
-    Found,
-    Section,
-    hold_against,
-)
+from mmscope.drgn.sections.section import PASS_SECONDS, Against, Command, Found, Section
 from mmscope.drgn.tables.display import plural, size
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, MOST_PAGES, column
 from mmscope.drgn.tables.table import Inside, table, tables_of
@@ -363,10 +356,10 @@ def _hold_against_counters(
             f"{', '.join(slight)}: a little more or less than the pages that were counted: a CPU "
             "was stopped between the two, or damage"
         )
-    hold_against(found, LedgerCheck, checks, "kernel_pages", pages_of, COUNTED)
+    found.hold_against(checks, "kernel_pages", pages_of, COUNTED)
     with contextlib.suppress(FaultError, LookupError, ValueError):
         rows = vm_counters_once(memory)
-        hold_against(found, VmCounter, rows, "value", pages_of, COUNTED)
+        found.hold_against(rows, "value", pages_of, COUNTED)
 
 
 NO_ZONE = (-1, "")

@@ -29,13 +29,7 @@ from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import (
-    Against,
-    Command,
-    Found,
-    Section,
-    hold_against,
-)
+from mmscope.drgn.sections.section import Against, Command, Found, Section
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, event_column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.meminfo import counters_of_meminfo
@@ -346,7 +340,7 @@ def _hold_against_parts(prog: Program, rows: list[VmCounter], found: Found) -> N
             return None
         return row.value - apart[row.name] // (thp if row.name in IN_THP else 1), most
 
-    hold_against(found, VmCounter, rows, "value", parts, "what zones and nodes have of it")
+    found.hold_against(rows, "value", parts, "what zones and nodes have of it")
     if odd := [name for name, pages in apart.items() if 0 < abs(pages) <= most]:
         found.remarks.append(
             f"{', '.join(odd)}: a little more or less than zones and nodes have of it: a CPU was "
@@ -418,7 +412,7 @@ def _hold_against_processes(memory: Memory, rows: list[VmCounter], found: Found)
             return None
         return max(row.value, -(-mapped[row.name] // page)), most
 
-    hold_against(found, VmCounter, rows, "value", pages, "what processes map")
+    found.hold_against(rows, "value", pages, "what processes map")
     for name, size in mapped.items():
         if (more := (counter(rows, name) or 0) + size // -page) > most:
             found.remarks.append(

@@ -65,15 +65,7 @@ from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import (
-    PASS_SECONDS,
-    TOP,
-    Against,
-    Command,
-    Found,
-    Section,
-    hold_against,
-)
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Against, Command, Found, Section
 from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Inside, table, tables_of
@@ -525,9 +517,7 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
         )
         if not moves[process.pid]
     }
-    hold_against(
-        found, ProcessMemory, processes, "locked_bytes", locked_pages, "its VM_LOCKED VMAs"
-    )
+    found.hold_against(processes, "locked_bytes", locked_pages, "its VM_LOCKED VMAs")
     more = [
         row.comm for row in processes if row.locked_bytes > in_locked.get(row.pid, row.locked_bytes)
     ]
@@ -536,11 +526,11 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
             f"{', '.join(more[:MOST_NAMED])}: more is locked than by mlock(): given to a device, "
             "or damage"
         )
-    hold_against(found, ProcessMemory, processes, "resident_bytes", entries, "what its tables map")
-    hold_against(found, ProcessMemory, processes, "swap_bytes", swapped, "what its tables have")
-    hold_against(found, PageTables, rows, "resident_bytes", counter, "what the kernel counts")
-    hold_against(found, PageTableDetails, details, "vmas", vmas, "its map_count")
-    hold_against(found, PageTableDetails, details, "mapped_bytes", mapped, "its total_vm")
+    found.hold_against(processes, "resident_bytes", entries, "what its tables map")
+    found.hold_against(processes, "swap_bytes", swapped, "what its tables have")
+    found.hold_against(rows, "resident_bytes", counter, "what the kernel counts")
+    found.hold_against(details, "vmas", vmas, "its map_count")
+    found.hold_against(details, "mapped_bytes", mapped, "its total_vm")
     found.notes += flags_apart(scan, moves)
 
 

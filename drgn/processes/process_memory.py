@@ -33,14 +33,7 @@ from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import (
-    TOP,
-    Against,
-    Command,
-    Found,
-    Section,
-    hold_against,
-)
+from mmscope.drgn.sections.section import TOP, Against, Command, Found, Section
 from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Inside, table, tables_of
@@ -275,11 +268,9 @@ def from_memory(memory: Memory) -> Found:
         def locked(row: ProcessMemory) -> Against:
             return min(row.locked_bytes, row.mapped_bytes + most), 0
 
-        hold_against(
-            found, ProcessMemory, rows, "pinned_bytes", room, "a thousand times all memory"
-        )
+        found.hold_against(rows, "pinned_bytes", room, "a thousand times all memory")
         words = "its mappings and a thousand times all memory"
-        hold_against(found, ProcessMemory, rows, "locked_bytes", locked, words)
+        found.hold_against(rows, "locked_bytes", locked, words)
     return found.add(ProcessMemory, rows)
 
 

@@ -14,6 +14,8 @@ from mmscope.drgn.tables.table import Heading, Table, table_of, tables_of
 PASS_SECONDS = 600.0  # the first section that needs the struct pages waits for the pass
 TOP = 20  # rows of a table that is sorted by what matters
 
+Against = tuple[int, int]  # another number, and by how much one may differ from it
+
 
 @dataclass(frozen=True, slots=True)
 class Filled:
@@ -86,6 +88,30 @@ class Found:
             else:
                 self.notes.append(each)
 
+    def hold_against(
+        self,
+        rows: Sequence[Any],
+        column: str,
+        other: Callable[[Any], Against | None],
+        what: str,
+    ) -> None:
+        """
+        Mark the numbers of a column that are not what was read elsewhere. Of a dump only: in a
+        running kernel they move between two readings.
+
+        :param other: of a row, what it is held against; None: nothing.
+        :param what: that is, in words.
+        """
+        for number, row in enumerate(rows, 1):
+            value, against = getattr(row, column), other(row)
+            if value is None or against is None or abs(value - against[0]) <= against[1]:
+                continue
+            kind: type = type(row)
+            ranges = next(c for c in columns(kind) if c.name == column).ranges
+            named = getattr(row, next(c.name for c in columns(kind) if c.key)) if ranges else None
+            table, words = table_of(kind).name, f"{value:,} is not {against[0]:,}, {what}"
+            self.impossible.append(Impossible(table, number, column, named, str(value), words))
+
     @property
     def by_name(self) -> dict[str, list[Any]]:
         """The rows of each table."""
@@ -99,35 +125,6 @@ def not_in_text(why: str) -> Callable[[Files], Found]:
         raise Absent(why)
 
     return from_files
-
-
-Against = tuple[int, int]  # another number, and by how much one may differ from it
-
-
-def hold_against(
-    found: Found,
-    row_type: type,
-    rows: Sequence[Any],
-    column: str,
-    other: Callable[[Any], Against | None],
-    what: str,
-) -> None:
-    """
-    Mark the numbers of a column that are not what was read elsewhere. Of a dump only: in a running
-    kernel they move between two readings.
-
-    :param other: of a row, what it is held against; None: nothing.
-    :param what: that is, in words.
-    """
-    ranges = next(c for c in columns(row_type) if c.name == column).ranges
-    key, table = next(c.name for c in columns(row_type) if c.key), table_of(row_type)
-    for number, row in enumerate(rows, 1):
-        value, against = getattr(row, column), other(row)
-        if value is None or against is None or abs(value - against[0]) <= against[1]:
-            continue
-        named = getattr(row, key) if ranges else None
-        words = f"{value:,} is not {against[0]:,}, {what}"
-        found.impossible.append(Impossible(table.name, number, column, named, str(value), words))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import (
     PASS_SECONDS,
+    Against,
     Command,
     Found,
     Section,
-    hold_against,
     not_in_text,
 )
 from mmscope.drgn.struct_pages.device_pagemaps import (
@@ -233,11 +233,11 @@ def hugetlb_from_memory(memory: Memory) -> Found:
         of_nodes = Counter[int]()
         for row in rows:
             of_nodes[row.page_bytes] += getattr(row, name)
-        against = {size: (pages, 0) for size, pages in of_nodes.items()}
-        hold_against(
-            *(found, HugetlbSize, sizes, name),
-            *(lambda size, against=against: against.get(size.page_bytes, (0, 0)), "of its nodes"),
-        )
+
+        def all_of(size: HugetlbSize, of_nodes: Counter[int] = of_nodes) -> Against:
+            return of_nodes[size.page_bytes], 0
+
+        found.hold_against(sizes, name, all_of, "of its nodes")
     found.add(HugetlbPool, rows)
     found.add(HugetlbSize, sizes)
     return found.add(HugetlbCheck, checks)
