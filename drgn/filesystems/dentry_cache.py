@@ -427,11 +427,11 @@ def dentries_from_memory(memory: Memory) -> Found:
     if unknown_types:
         names = ", ".join(sorted(set(unknown_types)))
         found.remarks.append(f"inodes of {names} are not counted: none of them could be read")
-    if odd_slabs:
-        found.remarks.append(
-            f"{odd_slabs:,} slabs with another number of objects than their cache's are left "
-            "out: KFENCE's, or damaged"
-        )
+    found.remarks += if_any(
+        odd_slabs,
+        "{} slabs with another number of objects than their cache's are left out: KFENCE's, or "
+        "damaged",
+    )
     counts = dentry_count_rows(kernel_counts(prog), sums)
     if missing := set(STATISTICS) - {row.counter for row in counts}:
         found.notes.append(f"counts of the kernel are missing: {', '.join(sorted(missing))}")

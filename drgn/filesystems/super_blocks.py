@@ -33,7 +33,7 @@ from mmscope.drgn.reading.kernel_names import MINOR_BITS, device_numbers, name_a
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found
-from mmscope.drgn.tables.display import if_any, plural
+from mmscope.drgn.tables.display import if_any
 
 MOST_MAJORS = 512  # BLKDEV_MAJOR_MAX; of no disk the major number is 0
 MAX_SUPER_BLOCKS = 1 << 18
@@ -273,15 +273,16 @@ def _given(prog: Program, entry: Object) -> int:
 def note_mounts(memory: Memory, supers: SuperBlocks, found: Found) -> None:
     """Say of how many file systems the mounts are unknown."""
     device = supers.columns["dev"]
-    if odd := int(np.count_nonzero((device == 0) | (device >> MINOR_BITS >= MOST_MAJORS))):
-        found.differ(f"{plural(odd, 'file system')} of a device that there is not")
+    odd = int(np.count_nonzero((device == 0) | (device >> MINOR_BITS >= MOST_MAJORS)))
+    found.differ(*if_any(odd, "{} of a device that there is not", "file system"))
     with contextlib.suppress(LookupError):
-        if not memory.live and (odd := devices_apart(supers)):
-            found.notes.append(f"{plural(odd, 'file system')} of another device than its own")
-    if odd := sum(map(nearly, supers.ids, supers.types)):
-        words = plural(odd, "file system")
-        found.differ(f"s_id of {words} is a part of its type, or a letter off")
-    found.differ(*if_any(supers.types.count(""), "the type of {} cannot be read", "file system"))
+        odd = 0 if memory.live else devices_apart(supers)
+        found.notes += if_any(odd, "{} of another device than its own", "file system")
+    odd = sum(map(nearly, supers.ids, supers.types))
+    found.differ(
+        *if_any(odd, "s_id of {} is a part of its type, or a letter off", "file system"),
+        *if_any(supers.types.count(""), "the type of {} cannot be read", "file system"),
+    )
     if not supers.init_namespace:
         found.differ("the mount namespace of init cannot be read")
     found.differ(

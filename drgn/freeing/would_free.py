@@ -54,7 +54,7 @@ from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, not_in_text
 from mmscope.drgn.struct_pages.hugetlb import find_huge_pages, hugetlb_sizes
-from mmscope.drgn.tables.display import plural, size_name
+from mmscope.drgn.tables.display import if_any, size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
 from mmscope.drgn.tables.table import table, tables_of
 
@@ -532,8 +532,8 @@ def from_memory(memory: Memory) -> Found:
     add("slab caches", lambda: of_slabs(memory, int(kinds[Kind.RECLAIMABLE])))
     rows = _together(rows)
     found.unreadable_bytes += more.bytes
-    if nameless := sum(row.deed == REMOVE and row.path is None for row in rows):
-        found.notes.append(f"the names of {plural(nameless, 'file')} cannot be read")
+    nameless = sum(row.deed == REMOVE and row.path is None for row in rows)
+    found.notes += if_any(nameless, "the names of {} cannot be read", "file")
     return found.add(WouldFree, largest_first(rows))
 
 

@@ -70,8 +70,8 @@ def memory_cgroups_from_memory(memory: Memory) -> Found:
     if not memory.live:
         _hold_against_each_other(memcgs, rows, found)
         _hold_against_all(memcgs, rows, counters, found)
-        if odd := misplaced(memory.prog, memcgs.columns["cgroup"]):
-            found.notes.append(f"the directories of {plural(odd, 'memory cgroup')} are not theirs")
+        odd = misplaced(memory.prog, memcgs.columns["cgroup"])
+        found.notes += if_any(odd, "the directories of {} are not theirs", "memory cgroup")
     _say(found, memory, memcgs, sum(path is None for path, _ in paths), unknown_pages)
     return found
 

@@ -29,7 +29,7 @@ from mmscope.drgn.log.mem_info import MemInfo, Request
 from mmscope.drgn.log.records import CPU_LINE, STACK, same_caller, seconds_of, whole_records
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import MOST, MOST_ORDER, MOST_PIDS, column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_log import Log, LogRecord
@@ -339,8 +339,7 @@ def _add(number: int, failure: _Failure, page_bytes: int | None, result: Failure
 def _found(log: Log, page_bytes: int | None) -> Found:
     failures = read_allocation_failures(log.records, page_bytes)
     found = Found(notes=missing(log), remarks=beginning(log))
-    if failures.left_out:
-        found.unlisted.append(plural(failures.left_out, "later failure"))
+    found.unlisted += if_any(failures.left_out, "{}", "later failure")
     found.add(AllocationFailure, failures.failures)
     found.add(AllocationFailureMemory, failures.memory)
     return found.add(AllocationFailureBlocks, failures.blocks)

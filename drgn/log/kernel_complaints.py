@@ -28,7 +28,7 @@ from mmscope.drgn.log.records import STACK, same_caller, seconds_of, whole_recor
 from mmscope.drgn.log.shown_memory import ShownBlocks, ShownMemory, read_shown_memory
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.display import if_any, plural
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_log import Log, LogRecord
@@ -261,12 +261,8 @@ def _found(log: Log, page_bytes: int | None) -> Found:
     rows = read_kernel_complaints(log.records)
     shown = read_shown_memory(log.records, page_bytes)
     found = Found(notes=missing(log), remarks=beginning(log))
-    if len(rows) > MOST_ROWS:
-        found.unlisted.append(plural(len(rows) - MOST_ROWS, "later one"))
-    if shown.left_out:
-        found.unlisted.append(
-            plural(shown.left_out, "later view of memory", "later views of memory")
-        )
+    found.unlisted += if_any(len(rows[MOST_ROWS:]), "{}", "later one")
+    found.unlisted += if_any(shown.left_out, "{} of memory", "later view")
     found.notes += if_any(shown.damaged, "{} of memory that is shown, damaged", "line")
     found.add(KernelComplaint, rows[:MOST_ROWS])
     found.add(ShownMemory, shown.memory)

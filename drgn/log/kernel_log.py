@@ -21,7 +21,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_log import LEVELS, Log, last_records, read_kmsg
@@ -170,9 +170,8 @@ def beginning(log: Log) -> list[str]:
 def _found(log: Log) -> Found:
     rows = kernel_log(log)
     found = Found(notes=missing(log), remarks=beginning(log))
-    if len(rows) < len(log.records) + log.left_out:
-        older = len(log.records) + log.left_out - len(rows)
-        found.unlisted.append(plural(older, "older record"))
+    older = len(log.records) + log.left_out - len(rows)
+    found.unlisted += if_any(older, "{}", "older record")
     return found.add(KernelLogRecord, rows)
 
 

@@ -50,7 +50,7 @@ from mmscope.drgn.log.records import (
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_ORDER, MOST_PIDS, column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_log import Log, LogRecord
@@ -921,8 +921,8 @@ def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
 def _found(log: Log, page_bytes: int | None) -> Found:
     oom = read_oom_records(log.records, page_bytes, whole=not log.unread)
     found = Found(notes=missing(log), remarks=beginning(log))
-    if damaged := sum("damaged" in (row.lacks or "") for row in oom.kills):
-        found.notes.append(f"records of {plural(damaged, 'kill')} are damaged: see what it lacks")
+    damaged = sum("damaged" in (row.lacks or "") for row in oom.kills)
+    found.notes += if_any(damaged, "records of {} are damaged: see what it lacks", "kill")
     found.add(OomKill, oom.kills)
     found.add(OomTask, oom.tasks)
     found.add(OomMemory, oom.memory)
@@ -939,8 +939,8 @@ def oom_kills_from_files(files: Files) -> Found:
         ProgramKillRow(number, date, **kill._asdict())
         for number, (kill, date) in enumerate(log.killed[:MOST_PROGRAM_KILLS], 1)
     ]
-    if left := len(log.killed) - len(kills):
-        found.unlisted.append(plural(left, "later kill of programs", "later kills of programs"))
+    left_out = len(log.killed) - len(kills)
+    found.unlisted += if_any(left_out, "{} of programs", "later kill")
     return found.add(ProgramKillRow, kills)
 
 

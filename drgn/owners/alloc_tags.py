@@ -35,7 +35,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.display import if_any, plural
+from mmscope.drgn.tables.display import if_any
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.allocinfo import ALLOCINFO, HEADER, LINE
@@ -145,8 +145,8 @@ def read_tags(prog: Program) -> tuple[dict[int, Tag], Gaps, list[str]]:
             sources, counts.tolist(), counted.tolist(), accurate, strict=True
         )
     ]
-    if nameless := sum(name.startswith("(0x") for name in modules + files + functions):
-        notes.append(f"{plural(nameless, 'name')} of tags could not be read: shown by address")
+    nameless = sum(name.startswith("(0x") for name in modules + files + functions)
+    notes += if_any(nameless, "{} of tags could not be read: shown by address", "name")
     notes += if_any(int(np.count_nonzero(~counted)), "the counters of {} could not be read", "tag")
     return dict(zip(found.tolist(), tags, strict=True)), gaps, notes
 

@@ -321,11 +321,10 @@ def page_owner_from_memory(memory: Memory) -> Found:
     found.notes += pageblock_note(
         owners.types.unreadable, owners.types.gaps, "nothing is said to be out of place"
     )
-    if owners.gaps.bytes:
-        found.notes.append(
-            f"{owners.gaps.bytes:,} bytes of struct pages and page_exts could not be read: their "
-            "pages are not counted"
-        )
+    found.notes += if_any(
+        owners.gaps.bytes,
+        "{} bytes of struct pages and page_exts could not be read: their pages are not counted",
+    )
     found.notes += if_any(owners.damaged, "{} page_exts have an order that cannot be")
     found.differ(
         *if_any(len(checks), "the kernel counts {} otherwise (page_owner_checks)", "stack")

@@ -367,13 +367,11 @@ def slab_caches_from_memory(memory: Memory) -> Found:
             f"{scan.gaps.bytes:,} bytes of struct pages could not be read{scan.gaps.why}: slabs "
             "among them are not counted"
         )
-    if blind := sum(row.sheaf_objects is None for row in rows if has_sheaves(memory.prog)):
-        found.notes.append(
-            f"the sheaves of {plural(blind, 'cache')} could not be read: free objects in them "
-            "count as in use"
-        )
-    if nameless := sum(cache.name == f"({cache.address:#x})" for cache in scan.caches):
-        found.notes.append(f"the names of {nameless} caches could not be read; they go by address")
+    blind = sum(row.sheaf_objects is None for row in rows) if has_sheaves(memory.prog) else 0
+    words = "the sheaves of {} could not be read: free objects in them count as in use"
+    found.notes += if_any(blind, words, "cache")
+    nameless = sum(cache.name == f"({cache.address:#x})" for cache in scan.caches)
+    found.notes += if_any(nameless, "the names of {} caches could not be read; they go by address")
     found.differ(*if_any(len(checks), "the slabs of {} do not add up (slab_checks)", "cache"))
     if (rest := pages_in_no_cache(memory.prog, scan)) > 0:
         found.remarks.append(

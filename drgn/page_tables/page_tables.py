@@ -567,11 +567,11 @@ def page_tables_from_memory(memory: Memory) -> Found:
     scan = memory.once("page_table_scan", lambda: scan_of(memory))
     rows = page_tables(scan)
     found = Found(memory.live, unreadable_bytes=scan.gaps.bytes)
-    if scan.gaps.bytes:
-        found.notes.append(
-            f"{scan.gaps.bytes:,} bytes of page tables, VMAs and descriptors could not be read: "
-            "what they hold is not counted"
-        )
+    found.notes += if_any(
+        scan.gaps.bytes,
+        "{} bytes of page tables, VMAs and descriptors could not be read: what they hold is not "
+        "counted",
+    )
     found.notes += words_of_lost(scan)
     if scan.spaces.broken_off:
         found.notes.append(BROKEN_OFF)

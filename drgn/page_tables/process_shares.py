@@ -129,21 +129,14 @@ def say_unread(scan: PageTableScan, found: Found) -> None:
     """Say of which processes and pages it is not known who has them."""
     mapped = scan.mapped
     assert mapped is not None
-    if unread := int(mapped.sums["unread"].sum()):
-        found.notes.append(
-            f"struct pages of {plural(unread, 'mapped page')} could not be read: not counted"
-        )
-    if unread := int(mapped.sums["unread_swap"].sum()):
-        found.notes.append(
-            f"counts of {plural(unread, 'swapped page')} could not be read: not counted"
-        )
+    unread, unread_swap = (int(mapped.sums[name].sum()) for name in ("unread", "unread_swap"))
+    lost = "could not be read: not counted"
+    found.notes += if_any(unread, f"struct pages of {{}} {lost}", "mapped page")
+    found.notes += if_any(unread_swap, f"counts of {{}} {lost}", "swapped page")
     if isinstance(mapped.swap, str):
         found.notes.append(f"who shares what is swapped out is unknown: {mapped.swap}")
-    if scan.gaps.bytes:
-        found.notes.append(
-            f"{scan.gaps.bytes:,} bytes of page tables and VMAs could not be read: what they map "
-            "is not counted"
-        )
+    words = "{} bytes of page tables and VMAs could not be read: what they map is not counted"
+    found.notes += if_any(scan.gaps.bytes, words)
     found.notes += words_of_lost(scan)
     if scan.spaces.broken_off:
         found.notes.append(BROKEN_OFF)
@@ -167,11 +160,12 @@ def from_memory(memory: Memory) -> Found:
     whole = not (found.notes or found.unreadable_bytes or mapped.numbers["uncounted"])
     if whole and not memory.live:
         memory.once("process_shares", lambda: rows)  # for section vm_counters
-    if uncounted := mapped.numbers["uncounted"]:
-        found.notes.append(
-            f"{plural(uncounted, 'mapped page')} of large folios have no count of their "
-            "mappings (CONFIG_NO_PAGE_MAPCOUNT): taken for their process's own, shared or not"
-        )
+    found.notes += if_any(
+        mapped.numbers["uncounted"],
+        "{} of large folios have no count of their mappings (CONFIG_NO_PAGE_MAPCOUNT): taken for "
+        "their process's own, shared or not",
+        "mapped page",
+    )
     return found.add(ProcessShare, rows)
 
 

@@ -664,11 +664,11 @@ def note_reverse_maps(memory: Memory, found: Found) -> None:
         if maps.attempts > 1:
             words += f" (the best of {maps.attempts} readings)"
         found.differ(words)
-    if maps.unreadable_bytes:
-        found.notes.append(
-            f"{maps.unreadable_bytes:,} bytes of slabs could not be read: what is in them, "
-            "and in trees below them, is not counted"
-        )
+    found.notes += if_any(
+        maps.unreadable_bytes,
+        "{} bytes of slabs could not be read: what is in them, and in trees below them, is not "
+        "counted",
+    )
     found.notes += if_any(maps.odd_slabs, "{} not used", "damaged slab")
     found.notes += if_any(maps.tasks.unreadable, "{} could not be read", "process", "processes")
     found.remarks += if_any(maps.tasks.gone, "{} ended while being read", "process", "processes")

@@ -222,11 +222,11 @@ def hugetlb_from_memory(memory: Memory) -> Found:
         raise Absent("the kernel has no hugetlb pools (CONFIG_HUGETLB_PAGE)")
     cost, found = _begin(memory)
     rows, checks = cost.pools()
-    if gaps := cost.huge_gaps.bytes:
-        found.unreadable_bytes += gaps
-        found.notes.append(
-            f"{gaps:,} bytes of struct pages could not be read: huge pages are missing"
-        )
+    gaps = cost.huge_gaps.bytes
+    found.unreadable_bytes += gaps
+    found.notes += if_any(
+        gaps, "{} bytes of struct pages could not be read: huge pages are missing"
+    )
     if checks:
         found.differ(f"{sum(check.pages for check in checks):,} huge pages differ (hugetlb_checks)")
     for name in () if memory.live else ("pages", "free_pages", "surplus_pages"):
@@ -324,11 +324,9 @@ def _shadow_parts(memory: Memory, found: Found) -> list[MetadataPart]:
     except (FaultError, LookupError, NotImplementedError) as error:
         found.notes.append(f"what the KASAN shadow takes is not among the parts: {error}")
         return []
-    if shadow.unreadable_bytes:
-        found.notes.append(
-            f"{shadow.unreadable_bytes:,} bytes of the KASAN shadow's tables could not be read"
-        )
-        found.unreadable_bytes += shadow.unreadable_bytes
+    lost = shadow.unreadable_bytes
+    found.notes += if_any(lost, "{} bytes of the KASAN shadow's tables could not be read")
+    found.unreadable_bytes += lost
     return shadow_parts(memory.prog, shadow)
 
 
@@ -336,11 +334,8 @@ def _begin(memory: Memory) -> tuple[StructPageCost, Found]:
     """The walk over the vmemmap, and what is missing from it."""
     cost = struct_page_cost(memory)
     found = Found(memory.live, unreadable_bytes=cost.scan.gaps.bytes)
-    if cost.scan.gaps.bytes:
-        found.notes.append(
-            f"{cost.scan.gaps.bytes:,} bytes of page tables and sections could not be read: what "
-            "they map is not counted"
-        )
+    words = "{} bytes of page tables and sections could not be read: what they map is not counted"
+    found.notes += if_any(cost.scan.gaps.bytes, words)
     found.notes += if_any(cost.scan.repeated_tables, "{} page tables are pointed to twice")
     return cost, found
 

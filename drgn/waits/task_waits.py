@@ -79,8 +79,8 @@ def _say_what_lacks(waits: Waits, found: Found) -> None:
             "the list of processes, or one of threads, could not be followed to its end"
         )
     found.notes += if_any(tasks.unread, "{} could not be read", "task")
-    if left_out := waits.stacks.left_out:
-        found.notes.append(f"{plural(left_out, 'more task')} waited or could run: not looked at")
+    left_out = waits.stacks.left_out
+    found.notes += if_any(left_out, "{} waited or could run: not looked at", "more task")
     if any(row.reaped is None for row in found.by_name.get(table_of(OomVictim).name, [])):
         found.notes.append("the memory of an OOM victim, signal_struct.oom_mm, could not be read")
     if lost := waits.lost_devices:
@@ -109,15 +109,13 @@ def _compare_threads(waits: Waits, found: Found) -> None:
     found.notes += stacks_unlike(threads)
     found.notes += [f"{row.comm} has ended" for row in threads if row.state == "X"]
     tasks = waits.stacks.tasks
-    if odd := int(np.count_nonzero(tasks.columns["state"] >= STATES_END)):
-        words = plural(odd, "task is", "tasks are")
-        found.notes.append(f"{words} in a state that there is not")
-    if odd := tasks.miscounted:
-        words = plural(odd, "process has", "processes have")
-        found.notes.append(f"{words} more threads, or fewer, than nr_threads says")
-    if odd := tasks.misnumbered:
-        words = plural(odd, "task has", "tasks have")
-        found.notes.append(f"{words} another PID than struct pid")
+    odd = int(np.count_nonzero(tasks.columns["state"] >= STATES_END))
+    has = "process has", "processes have"
+    found.notes += [
+        *if_any(odd, "{} in a state that there is not", "task is", "tasks are"),
+        *if_any(tasks.miscounted, "{} more threads, or fewer, than nr_threads says", *has),
+        *if_any(tasks.misnumbered, "{} another PID than struct pid", "task has", "tasks have"),
+    ]
     found.remarks += states_apart(tasks)
     # All but the idle tasks (copy_process(), kernel/fork.c).
     said, number = int(waits.prog["nr_threads"]), len(waits.stacks.tasks.addresses)
