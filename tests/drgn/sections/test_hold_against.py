@@ -3,7 +3,7 @@
 
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.processes.processes import ProcessVmas
-from mmscope.drgn.sections.section import Against, Found, hold_against
+from mmscope.drgn.sections.section import Against, Found
 
 ROWS = [
     ProcessVmas(pid, "sh", vmas, 65530, None, None, None) for pid, vmas in ((1, 9), (2, 1 << 40))
@@ -12,7 +12,7 @@ ROWS = [
 
 def marked(other: dict[int, Against]) -> list[str]:
     found = Found()
-    hold_against(found, ProcessVmas, ROWS, "vmas", lambda row: other.get(row.pid), "its VMAs")
+    found.hold_against(ROWS, "vmas", lambda row: other.get(row.pid), "its VMAs")
     return [f"row {mark.row_number}: {mark}" for mark in found.impossible]
 
 
@@ -30,7 +30,7 @@ def test_what_may_differ_is_allowed_and_what_is_not_known_is_not_held_against() 
 def test_of_a_table_of_counters_the_row_is_named() -> None:
     found = Found()
     rows = [VmCounter("nr_zspages", "zone", 1 << 17, 0), VmCounter("pgfree", "event", 1, 0)]
-    hold_against(found, VmCounter, rows, "value", lambda row: (1, 0), "counted")
+    found.hold_against(rows, "value", lambda row: (1, 0), "counted")
     assert [str(mark) for mark in found.impossible] == [
         "vm_counters.value, nr_zspages: 131,072 is not 1, counted"
     ]
