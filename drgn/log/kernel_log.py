@@ -139,8 +139,22 @@ def times_apart(log: Log) -> list[str]:
     behind = list(itertools.accumulate(reversed(times), min))[::-1]
     older = sum(time < most - BACKWARDS for time, most in zip(times, before, strict=True))
     newer = sum(time > least + BACKWARDS for time, least in zip(times, behind, strict=True))
-    wrong = min(older, newer)
+    wrong = max(min(older, newer), _begun_anew(log))
     return [f"times of {plural(wrong, 'record')} run backwards, or are damaged"] if wrong else []
+
+
+# Of the idle task, in which each CPU starts: its clock begins at 0.
+IDLE_TASK = "T0"
+
+
+def _begun_anew(log: Log) -> int:
+    """Number of records at 0 behind later ones that no CPU that starts has written."""
+    later = wrong = 0
+    for record in log.records:
+        caller = record.caller or IDLE_TASK
+        wrong += bool(later and not record.nanoseconds and caller[0] == "T" and caller != IDLE_TASK)
+        later = later or record.nanoseconds or 0
+    return wrong
 
 
 FACILITIES = 24  # LOG_NFACILITIES of syslog(3)

@@ -465,13 +465,13 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
     busy, exact = set(_on_cpus(prog)), counted_by_cpus(prog)
     locked = _locked(prog, scan.spaces.addresses)
     # Of each process: by how many bytes it may differ, the bytes that are no resident entries, and
-    # its map_count, and whether a task may be changing its VMAs: on a CPU, or asleep meanwhile.
+    # its map_count, and whether a task may be changing its VMAs.
     slack, absent, huge_swapped, map_count, moves = {}, {}, {}, {}, {}
     kinds, shift = scan.sums["kinds"], scan.form.above_ptes.shift
     for at, (process, mm) in enumerate(
         zip(scan.spaces.processes, scan.spaces.addresses.tolist(), strict=True)
     ):
-        moves[process.pid] = mm in busy or mm in locked
+        moves[process.pid] = mm in locked
         about = scan.form.slots(scan.form.last) * cpus if mm in busy else 0
         slack[process.pid] = (about + (0 if exact else HELD_BACK * process.threads)) * page
         moved = int(scan.sums["migration_pmds"][at]) << shift

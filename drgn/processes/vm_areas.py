@@ -22,7 +22,15 @@ from typing import Any
 import numpy as np
 from drgn import Program, ProgramFlags, offsetof, sizeof
 
-from mmscope.drgn.reading.kernel_arrays import Array, Bools, Gaps, S64s, U64s, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    Array,
+    Bools,
+    Columns,
+    Gaps,
+    S64s,
+    U64s,
+    struct_dtype,
+)
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 
 # include/linux/mm.h; the same from 5.10 to 7.3.
@@ -47,6 +55,7 @@ COLUMNS = {
     "end": "vm_end",
     "flags": "vm_flags",
     "ops": "vm_ops",
+    "file": "vm_file",
 }
 
 
@@ -87,6 +96,7 @@ def read_vm_areas(prog: Program, trees: U64s, gaps: Gaps) -> VmAreas:
     vmas, read = read_members(prog, areas, prog.type("struct vm_area_struct"), COLUMNS, gaps)
     # The tree says where it is, and so does the VMA.
     sound = read & (vmas["start"] == starts) & (vmas["end"] == last + np.uint64(1))
+    sound &= ~_without_operations(prog, vmas)
     damaged += int(((read | running) & ~sound).sum())
     order = np.lexsort((starts, owners))
     order = order[sound[order]]
@@ -94,6 +104,24 @@ def read_vm_areas(prog: Program, trees: U64s, gaps: Gaps) -> VmAreas:
     return VmAreas(
         owners[order], vmas["start"], vmas["end"], vmas["flags"], vmas["ops"] == 0, damaged
     )
+
+
+def _without_operations(prog: Program, vmas: Array) -> Bools:
+    """
+    Mask of VMAs of files without operations, which only a private mapping of /dev/zero is
+    (``vma_set_anonymous()``, drivers/char/mem.c).
+    """
+    odd: Bools = (vmas["ops"] == 0) & (vmas["file"] != 0)
+    if odd.any():
+        columns: Columns = {"ops": "f_op"}
+        file = prog.type("struct file")
+        files, read = read_members(prog, vmas["file"][odd], file, columns, Gaps())
+        try:
+            zero = prog.symbol("zero_fops").address
+        except LookupError:
+            return np.zeros(len(odd), np.bool_)
+        odd[odd] = read & (files["ops"] != zero)
+    return odd
 
 
 def _red_black(prog: Program, trees: U64s, gaps: Gaps, running: bool) -> VmAreas:
@@ -124,6 +152,9 @@ def _red_black(prog: Program, trees: U64s, gaps: Gaps, running: bool) -> VmAreas
         nodes, low, high, owners = nodes[there], low[there], high[there], np.tile(owners, 2)[there]
     damaged += len(nodes)  # deeper than any tree
     vmas, owners = np.concatenate(parts), np.concatenate(of)
+    odd = _without_operations(prog, vmas)
+    damaged += int(odd.sum())
+    vmas, owners = vmas[~odd], owners[~odd]
     order = np.lexsort((vmas["start"], owners))
     vmas, owners = vmas[order], owners[order]
     return VmAreas(owners, vmas["start"], vmas["end"], vmas["flags"], vmas["ops"] == 0, damaged)

@@ -370,6 +370,9 @@ def _mappings(prog: Program, vmas: Objects, tasks: Processes, gaps: Gaps) -> U64
     """
     at = np.uint64(offsetof(prog.type("struct file"), "f_mapping"))
     mapping, read = read_scattered(prog, vmas["file"] + at, np.dtype("<u8"), Gaps())
+    spaces = distinct(mapping[mapping != 0])
+    _, there = read_scattered(prog, spaces, np.dtype("<u8"), Gaps())
+    read &= ~np.isin(mapping, spaces[~there])
     alive = np.flatnonzero(~read & (find(tasks.mm, vmas["mm"]) >= 0))
     for index in alive[:MAX_LOOKED_UP].tolist():
         mm = Object(prog, "struct mm_struct", address=int(vmas["mm"][index]))

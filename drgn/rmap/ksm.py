@@ -255,6 +255,7 @@ class Ksm:
     item_address: U64s
     item_index: U64s | None  # linear_page_index, where the kernel keeps it
     item_bytes: int
+    item_slots: int  # of the slab, in use or free
     problems: list[str] = field(default_factory=list)
 
     def by_node(self, values: S64s, how: np.ufunc = np.add) -> S64s:
@@ -414,6 +415,7 @@ def read_ksm(prog: Program, nodes: Objects, items: Objects) -> Ksm:
         item_address=stable["address"][order] & mask,
         item_index=stable["index"][order] if "index" in stable.columns else None,
         item_bytes=sizeof(item_type),
+        item_slots=len(items),
         problems=problems,
     )
 
@@ -606,16 +608,18 @@ def ksm_processes(prog: Program, ksm: Ksm, maps: ReverseMaps) -> list[KsmProcess
     return sorted(rows, key=lambda row: (-row.counted, row.pid or 0))
 
 
-def counts_that_cannot_be(counts: Mapping[str, S64s]) -> int:
+def counts_that_cannot_be(counts: Mapping[str, S64s], most_items: int = MAX_COUNT) -> int:
     """
     Number of processes with more KSM pages than any memory has, or with more that are merged than
     KSM looks at (``stable_tree_append()``: a page is merged by its ``rmap_item``).
+
+    :param most_items: slots that the slab has for ``rmap_item``s.
     """
     merging = counts.get("ksm_merging_pages", np.zeros(0, np.int64))
     items = counts.get("ksm_rmap_items")
     wrong = (merging < 0) | (merging >= MAX_COUNT)
     if items is not None:
-        wrong |= (items < 0) | (items >= MAX_COUNT) | (merging > items)
+        wrong |= (items < 0) | (items > most_items) | (merging > items)
     return int(np.count_nonzero(wrong))
 
 
@@ -765,7 +769,7 @@ def ksm_from_memory(memory: Memory) -> Found:
     if wrong := [row.name for row in totals if row.counted not in (None, row.value)]:
         words.append(f"{', '.join(wrong)} differ from what the stable trees have (ksm_totals)")
     processes = ksm_processes(prog, ksm, maps)
-    if wrong_of := counts_that_cannot_be(maps.tasks.counts):
+    if wrong_of := counts_that_cannot_be(maps.tasks.counts, ksm.item_slots):
         whose = plural(wrong_of, "process", "processes")
         words.append(f"KSM pages of {whose} are more than can be")
     if not memory.live and (odd := references_apart(prog, ksm)):

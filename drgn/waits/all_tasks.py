@@ -22,6 +22,7 @@ TASK: Columns = {
     # "sched: Change task_struct::state" (2f064a59a11f, in v5.14)
     "state": ("__state", "state"),
     "pid": "pid",
+    "tgid": "tgid",
     "comm": "comm",
     "cgroups": "cgroups",
     "switches": "nvcsw",
@@ -46,7 +47,8 @@ class Tasks:
         nowhere.
     :ivar miscounted: processes whose list of threads is not as long as ``signal_struct.nr_threads``
         says; it and the list change one after the other.
-    :ivar misnumbered: tasks whose ``pid`` is not what their ``struct pid`` has.
+    :ivar misnumbered: tasks whose ``pid`` is not what their ``struct pid`` has, or whose ``tgid``
+        is not the ``pid`` of the first of their process.
     """
 
     addresses: NDArray[np.uint64]
@@ -71,6 +73,8 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
     mms = np.where(known, numbers["oom_mm"], np.uint64(0))
     victims = {int(leaders.addresses[at]): int(mms[at]) for at in np.flatnonzero(mms)}
     miscounted = 0
+    apart = leaders.members["tgid"] != leaders.members["pid"]
+    others = int(np.count_nonzero(leaders.read & apart))
     head_at = offsetof(signals, "thread_head")
     for at in np.flatnonzero(known & (numbers["threads"] != 1)).tolist():
         head = int(leaders.members["signal"][at]) + head_at
@@ -78,6 +82,10 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
         lists.append(threads)
         victims |= dict.fromkeys(threads.addresses.tolist(), int(mms[at])) if mms[at] else {}
         miscounted += abs(len(threads.addresses) - int(numbers["threads"][at])) > 1
+        of_others = threads.members["tgid"] != leaders.members["pid"][at]
+        # The first is on both lists.
+        of_others &= threads.read & ~np.isin(threads.addresses, leaders.addresses)
+        others += int(np.count_nonzero(of_others))
     # The first thread of a process is on both of its lists.
     addresses, where = np.unique(
         np.concatenate([each.addresses for each in lists]), return_index=True
@@ -87,7 +95,7 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
     return Tasks(
         *(addresses[read], columns, int(np.count_nonzero(~read))),
         *(not all(each.whole for each in lists), victims, miscounted),
-        _misnumbered(prog, columns),
+        _misnumbered(prog, columns) + others,
     )
 
 

@@ -46,7 +46,6 @@ class ReclaimThread:
     node: int | None = column(help="empty: all")
     state: str = column(holds="words", help="D: sleeps, takes no signal; R: runs; S: sleeps")
     order: int | None = column(
-        low=None,
         high=MOST_ORDER,
         help="that it reclaims for, or was last asked for; 0: none, or base pages",
     )

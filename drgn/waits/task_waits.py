@@ -114,7 +114,11 @@ def _compare_threads(waits: Waits, found: Found) -> None:
     found.notes += [
         *if_any(odd, "{} in a state that there is not", "task is", "tasks are"),
         *if_any(tasks.miscounted, "{} more threads, or fewer, than nr_threads says", *has),
-        *if_any(tasks.misnumbered, "{} another PID than struct pid", "task has", "tasks have"),
+        *if_any(
+            tasks.misnumbered,
+            "{} another PID than struct pid, or than its process",
+            *("task has", "tasks have"),
+        ),
     ]
     found.remarks += states_apart(tasks)
     # All but the idle tasks (copy_process(), kernel/fork.c).

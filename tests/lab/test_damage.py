@@ -336,6 +336,18 @@ SAID: dict[str, dict[str, str]] = {
     "shared memory of another device": dict.fromkeys(
         ("cached_files", "dentries"), "1 file system of another device than its own"
     ),
+    "a thread group that there is not": {
+        "task_waits": "1 task has another PID than struct pid, or"
+    },
+    "a VMA of a file without operations": {
+        "process_shares": "1 VMAs are damaged: not counted here",
+        "would_free": "1 VMAs are damaged: not counted here",
+        "page_tables": "1 VMAs and nodes of their trees are damaged, and left out",
+    },
+    "a file of no mapping": dict.fromkeys(
+        ("file_maps", "rmap_cost"), r"\d+ bytes of (files, mappings and inodes|mapped files) could"
+    ),
+    "ksm_rmap_items 2^28": {"ksm": "KSM pages of 1 process are more than can be"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -399,7 +411,11 @@ ON_ONE: tuple[Together, ...] = (
     ("_watermark -1", "a name without end", "a node without its kswapd"),
     ("zone_start_pfn a section down", "init in no namespace"),
     ("a zone's lock 0x80", "memory.low of the root -1", "nrpages of a program 0"),
-    ("oom_kill of the root 7", "a tail without a head"),
+    (
+        *("oom_kill of the root 7", "a tail without a head"),
+        *("a VMA of a file without operations", "a file of no mapping"),
+        *("ksm_rmap_items 2^28", "a thread group that there is not"),
+    ),
     ("a zone's lock with a queue of no CPU", "memory.max of the root 1", "a stack nowhere"),
     ("nr_node_ids 2^31",),
 )

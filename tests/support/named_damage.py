@@ -242,6 +242,17 @@ def _stall(prog: Program) -> None:
     put(prog, first + 8 * prog.constant("PSI_MEM_FULL").value_(), b"\xff" * 7)
 
 
+def _code_of_init(prog: Program) -> Object:
+    mm = find_task(prog, 1).mm
+    return vma_find(mm, mm.start_code)
+
+
+def _ksm_items(prog: Program) -> Object:
+    """An ``unsigned long``, or an ``atomic_long_t``."""
+    items = find_task(prog, 1).mm.ksm_rmap_items
+    return getattr(items, "counter", items)
+
+
 DAMAGE: dict[str, Callable[[Program], None]] = {
     f"{name.rpartition('.')[0] or name} {words}": _zone(name, value)
     for name in ("present_pages", "spanned_pages", "managed_pages.counter")
@@ -325,5 +336,9 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     ),
     "code that is data": _code_that_is_data,
     "shared memory of another device": lambda prog: say(prog["shm_mnt"].mnt_sb.s_dev, 0x40D),
+    "a thread group that there is not": lambda prog: say(processes(prog)[0].tgid, 30_000),
+    "a VMA of a file without operations": lambda prog: say(_code_of_init(prog).vm_ops, 0),
+    "a file of no mapping": lambda prog: say(find_task(prog, 1).mm.exe_file.f_mapping, ONES),
+    "ksm_rmap_items 2^28": lambda prog: say(_ksm_items(prog), 1 << 28),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }

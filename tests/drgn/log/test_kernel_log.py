@@ -225,6 +225,16 @@ def test_times_that_run_backwards_are_said(times: list[float], said: list[str]) 
     assert times_apart(Log([at(seconds) for seconds in times])) == said
 
 
+@pytest.mark.parametrize(("caller", "wrong"), [("T1", 1), ("T0", 0), ("C1", 0), (None, 0)])
+def test_a_time_of_zero_behind_others_is_of_a_cpu_that_starts(
+    caller: str | None, wrong: int
+) -> None:
+    """In its idle task, in which its clock begins."""
+    zero = dataclasses.replace(at(0), caller=caller)
+    said = times_apart(Log([zero, zero, at(0.4), zero, at(0.5)]))
+    assert said == ["times of 1 record run backwards, or are damaged"] * wrong
+
+
 @pytest.mark.parametrize(
     ("facility", "said"), [(0, []), (23, []), (24, ["1 record of a facility that there is not"])]
 )
