@@ -55,7 +55,7 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
 
     outside: list[U64s] = []
     task, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
-    columns = {"stack": "stack", "signal": "signal"}
+    columns = {"stack": "stack", "signal": "signal", "exit_state": "exit_state"}
     leaders, read = read_members(prog, files.tasks, task, columns, found.gaps)
     numbers, known = read_members(
         prog, leaders["signal"], signals, {"threads": "nr_threads"}, found.gaps
@@ -91,5 +91,6 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
     # A task that has ended has none (release_task_stack(), kernel/fork.c), the first a static one.
     known = np.array([0, prog["init_task"].stack.value_()], np.uint64)
     lost = sum(int((~np.isin(stacks, known)).sum()) for stacks in outside)
+    lost += int(np.count_nonzero(read & (leaders["stack"] == 0) & (leaders["exit_state"] == 0)))
     lost += sum(not idle.get(cpu) for cpu in online_cpus(prog))
     found.missing += if_any(lost, "kernel stacks: {} could not be found", "stack")

@@ -40,6 +40,8 @@ MAX_DEPTH = 128  # of a red-black tree: 2 * log2(n + 1) at most
 # include/linux/vmalloc.h; macros, which debug info does not keep. The same from 5.10 to 7.3.
 VM_IOREMAP, VM_ALLOC, VM_MAP = 0x1, 0x2, 0x4
 VM_MAP_PUT_PAGES = 0x200
+# No module is further from the kernel's image: 2 GiB on x86-64, 4 on arm64 with KASLR.
+NEAR = 1 << 33
 FAR = 1 << 36  # areas further from each other are walked to one by one
 
 AREA = np.dtype([(name, "<u8") for name in ("start", "end", "flags", "caller")])
@@ -193,8 +195,9 @@ def vmalloc_areas(prog: Program) -> VmallocAreas:
         gaps.bytes += walk.gaps.bytes
     known_flags = bool((areas["flags"] < FLAGS_END).all())
     # What allocated them is code: of the kernel's image, or of modules, which are near it.
-    near = np.uint64(prog["init_mm"].address_ >> 47)
-    code = (areas["caller"] >> np.uint64(47) == near) | (areas["caller"] == 0)
+    image = np.uint64(prog["init_mm"].address_)
+    away = np.minimum(areas["caller"] - image, image - areas["caller"])  # unsigned: it wraps
+    code = (away < NEAR) | (areas["caller"] == 0)
     known_flags &= bool(code.all()) or is_powerpc(prog)
     whole = whole and all_roots and known_flags and bool(read.all())
     mapped = np.concatenate(entries)

@@ -119,6 +119,11 @@ def _compare_threads(waits: Waits, found: Found) -> None:
             "{} another PID than struct pid, or than its process",
             *("task has", "tasks have"),
         ),
+        *if_any(
+            waits.stalls_apart,
+            "{} for memory by in_memstall or by psi_flags alone",
+            *("task waits", "tasks wait"),
+        ),
     ]
     found.remarks += states_apart(tasks)
     # All but the idle tasks (copy_process(), kernel/fork.c).

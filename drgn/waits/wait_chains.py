@@ -41,6 +41,7 @@ from mmscope.drgn.waits.waiters import Awaited, awaited
 from mmscope.drgn.waits.writeback import Limits, WritebackDevice, writeback_devices
 
 READER = "reader, in a fault"
+TSK_MEMSTALL = 2  # of psi_flags; a macro (include/linux/psi_types.h, 5.10 to 7.3)
 
 
 def end_of_chain(
@@ -86,6 +87,7 @@ class Waits:
         self.stacks = TaskStacks(memory, gaps)
         self.no_holder = NoHolder(self.stacks)
         self.moved = 0
+        self.stalls_apart = 0  # tasks whose in_memstall is not what psi_flags says
         self.lost_devices: list[str] = []  # why they could not be read
         self.faults: dict[int, Fault] = {}  # by the task's address
         self.reclaimed: dict[int, str] = {}  # paths of cgroups, by struct mem_cgroup
@@ -362,7 +364,10 @@ class Waits:
     def _for_memory(self, address: int) -> bool | None:
         """``task_struct.in_memstall`` (CONFIG_PSI), which psi_memstall_enter() sets."""
         with contextlib.suppress(FaultError, AttributeError):
-            return bool(self.stacks.task(address).in_memstall)
+            task = self.stacks.task(address)
+            stalled = bool(task.in_memstall)
+            self.stalls_apart += stalled != bool(task.psi_flags.value_() & TSK_MEMSTALL)
+            return stalled
         return None
 
     def _with_cgroups(self, rows: dict[int, TaskWait]) -> dict[int, TaskWait]:
