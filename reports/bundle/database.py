@@ -26,7 +26,7 @@ from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
 from mmscope.reports.bundle.description import BundleError, Cell, SectionResult, Table
-from mmscope.reports.bundle.views import views
+from mmscope.reports.bundle.views import views, with_stand_ins
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
 DTYPES = {"BIGINT": np.int64, "DOUBLE": np.float64, "BOOLEAN": np.bool_}
@@ -136,20 +136,10 @@ def create_view(
     :returns: the view's columns.
     :raises duckdb.Error: it lacks a table.
     """
-    stand_ins = []
-    for table, described in re.findall(r"^-- Optional: (\w+) \((.+)\)$", statement, re.MULTILINE):
-        there = tables.get(table, ())
-        wanted = re.findall(r"(\w+) (\w+)", described)
-        nothing = ", ".join(f"null::{kind} as {c}" for c, kind in wanted if c not in there)
-        if table not in tables:
-            stand_ins.append(f"{table} as (select {nothing} limit 0)")
-        elif nothing:
-            stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
-    if stand_ins:
-        head, text = re.split(r"(?<= as\n)", statement, maxsplit=1)
-        text = re.sub(r"^with\s", ", ", text)  # it may begin with such a list of its own
-        statement = f"{head}with {', '.join(stand_ins)} {text}"
-    connection.execute(statement)
+    listed = re.findall(r"^-- Optional: (\w+) \((.+)\)$", statement, re.MULTILINE)
+    optional = {table: described.split(", ") for table, described in listed}
+    head, query = re.split(r"(?<= as\n)", statement, maxsplit=1)
+    connection.execute(head + with_stand_ins(tables, optional, query))
     return set(connection.view(name).columns)
 
 

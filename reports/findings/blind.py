@@ -11,8 +11,8 @@ import duckdb
 
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.database import Database, failed
+from mmscope.reports.bundle.views import with_stand_ins
 from mmscope.reports.findings.finding_words import template
-from mmscope.reports.findings.query import with_stand_ins
 from mmscope.reports.findings.question import RECORDINGS, Question, parts_of
 
 # Sections that a log is enough for: what it does not have may still be so.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from mmscope.drgn.tables.bounds import Impossible
-from mmscope.reports.bundle.views import views
+from mmscope.reports.bundle.views import views, with_stand_ins
 from mmscope.reports.findings.question import Question, parts_of
 
 
@@ -75,27 +75,3 @@ def doubtful(marks: Iterable[Impossible], question: Question) -> Impossible | No
 def query_of(columns: Mapping[str, set[str]], question: Question) -> str:
     """A question's SQL, with stand-ins for what a bundle lacks of its optional tables."""
     return with_stand_ins(columns, question.optional, question.sql)
-
-
-def with_stand_ins(
-    columns: Mapping[str, set[str]], optional: Mapping[str, list[str]], sql: str
-) -> str:
-    """
-    A query with an empty table in place of each optional one that is not there, and unknown values
-    in place of columns that an older bundle lacks.
-
-    :param columns: as of ``database.Database``.
-    """
-    stand_ins = []
-    for table, wanted in optional.items():
-        there = columns.get(table, set())
-        nothing = ", ".join(f"null::varchar as {c}" for c in wanted if c not in there)
-        if not there:
-            stand_ins.append(f"{table} as (select {nothing} limit 0)")
-        elif nothing:
-            stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
-    if not stand_ins:
-        return sql
-    # A query may begin with such a list of its own.
-    rest = re.sub(r"^\s*with\s", ", ", sql)
-    return f"with {', '.join(stand_ins)} {rest}"

@@ -29,13 +29,14 @@ from mmscope.drgn.tables.rows import column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
 from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.bundle.views import with_stand_ins
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.finding import CANNOT_TELL, NO_TROUBLE, Finding, NotChecked, Verdict
 from mmscope.reports.findings.finding_words import known, period
 from mmscope.reports.findings.findings import MEMORY, WATCH, evaluate, named
 from mmscope.reports.findings.findings import ask as evaluate_open
 from mmscope.reports.findings.findings_text import print_findings
-from mmscope.reports.findings.query import query_of, with_stand_ins
+from mmscope.reports.findings.query import query_of
 from mmscope.reports.findings.question import (
     FINDINGS,
     HARMS,
