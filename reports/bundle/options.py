@@ -57,6 +57,24 @@ def declaring(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     return command
 
 
+def option(
+    parser: "argparse._ActionsContainer",
+    words: str,
+    help: str,
+    read: Callable[[str], Any] = str,
+    default: Any = None,
+    **more: Any,
+) -> None:
+    """
+    Declare an option that has a value.
+
+    :param words: as it is typed: ``-o --output DIR``. :param read: makes the value of its text.
+    :param more: in argparse's words.
+    """
+    *names, metavar = words.split()
+    parser.add_argument(*names, type=read, default=default, metavar=metavar, help=help, **more)
+
+
 def add_output(parser: argparse.ArgumentParser, help: str = "folder to make", **more: Any) -> None:
     """
     Declare the options of a command that writes a bundle.

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmscope.drgn.tables.hostile_text import echo
-from mmscope.reports.bundle.options import BUNDLE, MODE, Command, add_format, add_page, add_redact
+from mmscope.reports.bundle.options import (
+    BUNDLE,
+    MODE,
+    Command,
+    add_format,
+    add_page,
+    add_redact,
+    option,
+)
 from mmscope.reports.bundle.outcome import DONE, say
 
 if TYPE_CHECKING:
@@ -57,11 +65,11 @@ def add_report(command: Command) -> None:
     )
     sub.add_argument("bundle", **BUNDLE)
     add_page(sub, "report.html")
-    sub.add_argument(
-        "--baseline",
-        type=Path,
-        metavar="BUNDLE",
-        help="also say what changed since this bundle: the machine before, or another one",
+    option(
+        sub,
+        "--baseline BUNDLE",
+        "also say what changed since this bundle: the machine before, or another one",
+        Path,
     )
     sub.add_argument("--mode", **MODE)
     add_redact(sub)
@@ -104,12 +112,11 @@ def add_compare(command: Command) -> None:
     sub.usage = "mmscope compare [options] BUNDLE… -- BUNDLE…"
     sub.add_argument("bundles", nargs="+", metavar="BUNDLE", help="A's bundles, --, B's bundles")
     add_format(sub)
-    sub.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="also write it as HTML; of one bundle a side, B's report with A as its baseline",
+    option(
+        sub,
+        "-o --output FILE",
+        "also write it as HTML; of one bundle a side, B's report with A as its baseline",
+        Path,
     )
     sub.add_argument("--mode", **MODE)
     add_redact(sub)

@@ -23,7 +23,7 @@ from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.description import SectionResult
-from mmscope.reports.bundle.options import Command, add_output, add_redact, positive
+from mmscope.reports.bundle.options import Command, add_output, add_redact, option, positive
 from mmscope.reports.bundle.outcome import DONE, UsageError, say
 from mmscope.reports.bundle.redact import (
     Names,
@@ -58,19 +58,17 @@ def add_command(command: Command) -> None:
     )
     sub.add_argument("paths", nargs="*", metavar="PATH", help="what to read, whatever it is")
     add_target_options(sub)
-    sub.add_argument(
-        "--only", type=section_names, default=(), metavar="SECTION,…", help=SECTION_HELP
-    )
+    option(sub, "--only SECTION,…", SECTION_HELP, section_names, ())
     add_output(sub, required=True)
     sub.add_argument(
         "--no-findings", action="store_true", help="do not say what the tables mean; ask later"
     )
-    sub.add_argument(
-        "--deadline",
-        type=positive,
-        metavar="S",
-        help="time that all sections may take, each at most half of what is left; what is not read "
+    option(
+        sub,
+        "--deadline S",
+        "time that all sections may take, each at most half of what is left; what is not read "
         "by then is said. Opening the target comes before",
+        positive,
     )
     add_redact(sub)
 

@@ -19,6 +19,7 @@ from mmscope.reports.bundle.options import (
     add_output,
     add_prices,
     at_least_one,
+    option,
     positive,
 )
 from mmscope.reports.bundle.outcome import (
@@ -46,23 +47,21 @@ def add_command(command: Command) -> None:
     )
     sub.set_defaults(unopened=(TextError, OSError), explain=unexpected)
     sub.add_argument("files", nargs="+", metavar="FILE", help="snapshots, in any order")
-    sub.add_argument(
-        "--stacks",
-        action="append",
+    option(
+        sub,
+        "--stacks FILE",
+        "show_stacks_handles, which has the stacks of handles; several show reused ones",
         default=[],
-        metavar="FILE",
-        help="show_stacks_handles, which has the stacks of handles; several show reused ones",
+        action="append",
     )
-    sub.add_argument(
-        "--interval",
-        type=positive,
-        metavar="S",
-        help="seconds between the files, in the order of the numbers in their names, else as "
+    option(
+        sub,
+        "--interval S",
+        "seconds between the files, in the order of the numbers in their names, else as "
         "given (default: by the times in their names, else change times)",
+        positive,
     )
-    sub.add_argument(
-        "--top", type=int, default=page_owner.TOP, metavar="N", help="lines to print (default: 20)"
-    )
+    option(sub, "--top N", "lines to print (default: 20)", int, page_owner.TOP)
     add_host_options(sub)
     add_selection_options(sub)
 
@@ -78,30 +77,22 @@ def add_watch(command: Command) -> None:
         "in BUNDLE.samples until then. Works without root, with less.",
     )
     sub.set_defaults(unopened=(TextError, OSError), explain=unexpected)
-    sub.add_argument(
-        "--interval",
-        type=positive,
-        default=10.0,
-        metavar="S",
-        help="time between samples, default 10",
-    )
-    sub.add_argument(
-        "--count", type=at_least_one, metavar="N", help="samples to take (default: until Ctrl-C)"
-    )
-    sub.add_argument(
-        "--limit",
-        type=positive,
-        default=64.0,
-        metavar="MIB",
-        help="most that samples may take on disk, default 64; beyond it, every other sample is "
+    option(sub, "--interval S", "time between samples, default 10", positive, 10.0)
+    option(sub, "--count N", "samples to take (default: until Ctrl-C)", at_least_one)
+    option(
+        sub,
+        "--limit MIB",
+        "most that samples may take on disk, default 64; beyond it, every other sample is "
         "dropped and the interval doubles. The bundle takes about as much again once it is written",
+        positive,
+        64.0,
     )
-    sub.add_argument(
-        "--openmetrics",
-        type=Path,
-        metavar="FILE",
-        help="also write each sample there: as node_exporter's textfile collector reads it if this "
+    option(
+        sub,
+        "--openmetrics FILE",
+        "also write each sample there: as node_exporter's textfile collector reads it if this "
         "is FILE.prom (in its folder), else as OpenMetrics; removed at the end",
+        Path,
     )
     sub.add_argument(
         "--recover",
@@ -109,9 +100,7 @@ def add_watch(command: Command) -> None:
         help="take no samples: make the bundle of those that a watch left when it was killed",
     )
     sub.add_argument("--proc-root", **PROC_ROOT)
-    sub.add_argument(
-        "--debugfs", type=Path, default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}"
-    )
+    option(sub, "--debugfs DIR", f"default: {DEBUGFS}", Path, DEBUGFS)
     add_prices(sub)
     add_host_options(sub, required=True)
 
@@ -129,15 +118,8 @@ def names(text: str) -> list[bytes]:
 def add_host_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """Declare what to write, and what is known of the host."""
     add_output(parser, required=required)
-    parser.add_argument(
-        "--page-size",
-        type=int,
-        metavar="BYTES",
-        help="page size of the host (default: this machine's)",
-    )
-    parser.add_argument(
-        "--total-pages", type=int, metavar="N", help="pages of the host, for shares of its memory"
-    )
+    option(parser, "--page-size BYTES", "page size of the host (default: this machine's)", int)
+    option(parser, "--total-pages N", "pages of the host, for shares of its memory", int)
 
 
 def add_selection_options(parser: argparse.ArgumentParser) -> None:
@@ -150,36 +132,28 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
         ("order", numbers, "N,…", "orders"),
     ):
         group.add_argument(f"--{name}", type=read, default=[], metavar=metavar, help=text)
-    group.add_argument(
-        "--gfp",
-        metavar="NAME|…",
-        help="flags that must be set as printed, or one mask as printed",
-    )
-    group.add_argument(
-        "--module", type=names, default=[], metavar="NAME,…", help="modules in the stack"
-    )
-    group.add_argument("--since", type=int, metavar="NS", help="allocated at or after this ts")
-    group.add_argument("--until", type=int, metavar="NS", help="allocated at or before this ts")
+    option(group, "--gfp NAME|…", "flags that must be set as printed, or one mask as printed")
+    option(group, "--module NAME,…", "modules in the stack", names, [])
+    option(group, "--since NS", "allocated at or after this ts", int)
+    option(group, "--until NS", "allocated at or before this ts", int)
 
 
 def add_cull_options(parser: argparse.ArgumentParser) -> None:
     """Declare what ``mmscope show page_owner FILE`` adds to it."""
     add_selection_options(parser)
-    parser.add_argument(
-        "--cull",
-        type=lambda text: text.split(","),
-        metavar="KEY,…",
-        help=f"count page_owner FILE by these together: {', '.join(CULL_KEYS)} (default: stack)",
+    option(
+        parser,
+        "--cull KEY,…",
+        f"count page_owner FILE by these together: {', '.join(CULL_KEYS)} (default: stack)",
+        lambda text: text.split(","),
     )
-    parser.add_argument(
-        "--sort", metavar="KEY", help="pages (default), times, ts, or one of the keys"
-    )
-    parser.add_argument(
-        "--top",
-        type=at_least_one,
-        metavar="N",
-        help="rows of a table; to look at, those with most, if it has one column of sizes "
+    option(parser, "--sort KEY", "pages (default), times, ts, or one of the keys")
+    option(
+        parser,
+        "--top N",
+        "rows of a table; to look at, those with most, if it has one column of sizes "
         "(default: all; of a page_owner file, 20)",
+        at_least_one,
     )
 
 

@@ -33,7 +33,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Cell
 from mmscope.reports.bundle.leftovers import scratch
 from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
-from mmscope.reports.bundle.options import MODE, Command, positive
+from mmscope.reports.bundle.options import MODE, Command, option, positive
 from mmscope.reports.bundle.outcome import (
     DONE,
     INCOMPLETE,
@@ -81,22 +81,14 @@ def add_command(command: Command) -> None:
     parser.add_argument(
         "--list", action="store_true", help="list the recipes and their overhead; explain RECIPE"
     )
-    parser.add_argument("-p", "--pid", type=pids, default=[], metavar="PID,…", help="processes")
+    option(parser, "-p --pid PID,…", "processes", pids, [])
     parser.add_argument("-a", "--all", action="store_true", help="every CPU")
-    parser.add_argument("-o", "--output", type=Path, metavar="BUNDLE", help="new, or to add to")
+    option(parser, "-o --output BUNDLE", "new, or to add to", Path)
     parser.add_argument("--label", help="what state of the machine this is, such as thp=never")
-    parser.add_argument(
-        "--against", metavar="PROFILE", help="profile of the bundle that the report compares with"
-    )
-    parser.add_argument("--seconds", type=positive, metavar="S", help="default: the recipe's")
-    parser.add_argument(
-        "--frequency", type=int, metavar="HZ", help="samples a second. Default: the recipe's"
-    )
-    parser.add_argument(
-        "--buffer",
-        metavar="SIZE",
-        help="of each CPU, as perf record -m: 256K. Default: the recipe's",
-    )
+    option(parser, "--against PROFILE", "profile of the bundle that the report compares with")
+    option(parser, "--seconds S", "default: the recipe's", positive)
+    option(parser, "--frequency HZ", "samples a second. Default: the recipe's", int)
+    option(parser, "--buffer SIZE", "of each CPU, as perf record -m: 256K. Default: the recipe's")
     parser.add_argument("--keep-idle", action="store_true", help="keep samples of idle CPUs")
     parser.add_argument("--keep-profiler", action="store_true", help="keep samples of perf itself")
     parser.add_argument(
@@ -104,19 +96,19 @@ def add_command(command: Command) -> None:
         action="store_true",
         help="widths are periods (ns, cycles), not numbers of samples",
     )
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="read perf.data, or text of 'perf script', instead of recording; packed by gzip, "
+    option(
+        parser,
+        "--input FILE",
+        "read perf.data, or text of 'perf script', instead of recording; packed by gzip, "
         "bzip2, xz or zstd is fine, and - is standard input",
+        default=[],
+        action="append",
     )
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        metavar="DIR",
-        help="keep perf.data in that folder, and its text, which --input reads on any machine",
+    option(
+        parser,
+        "--keep DIR",
+        "keep perf.data in that folder, and its text, which --input reads on any machine",
+        Path,
     )
     parser.add_argument("--mode", **MODE)
 

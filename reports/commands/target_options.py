@@ -17,7 +17,7 @@ from mmscope.drgn.free.pageblocks import set_pageblock_order
 from mmscope.drgn.opening.target import TargetError, open_target, other_release
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.reports.bundle.options import add_prices, positive
+from mmscope.reports.bundle.options import add_prices, option, positive
 from mmscope.reports.bundle.outcome import UsageError, did_you_mean, say
 from mmscope.reports.collect.priority import keep_to, last_in_line
 from mmscope.reports.commands.drgn_commands import COMMANDS
@@ -42,61 +42,58 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     """The options that say what to read."""
     group = parser.add_argument_group("target (default: the live kernel)")
     where = group.add_mutually_exclusive_group()
-    where.add_argument("--core", type=Path, metavar="FILE", help="vmcore: ELF or kdump-compressed")
-    where.add_argument("--qemu", metavar="ADDR", help="QMP socket of a QEMU guest")
-    where.add_argument(
-        "--proc-root", type=Path, metavar="DIR", help="text files only: / or an unpacked sosreport"
-    )
+    option(where, "--core FILE", "vmcore: ELF or kdump-compressed", Path)
+    option(where, "--qemu ADDR", "QMP socket of a QEMU guest")
+    option(where, "--proc-root DIR", "text files only: / or an unpacked sosreport", Path)
     add_prices(group)
-    group.add_argument(
-        "--symbols",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="vmlinux (and modules) with debug info, the kernel's BTF, or FILE.toml with types of "
+    option(
+        group,
+        "--symbols FILE",
+        "vmlinux (and modules) with debug info, the kernel's BTF, or FILE.toml with types of "
         "globals; may be given more than once",
+        Path,
+        [],
+        action="append",
     )
-    group.add_argument(
-        "--vmcoreinfo",
-        type=Path,
-        metavar="FILE|NOTE",
-        help="VMCOREINFO of the boot that --core is of, as text or as ELF note, where the dump has "
-        "none",
+    option(
+        group,
+        "--vmcoreinfo FILE|NOTE",
+        "VMCOREINFO of the boot that --core is of, as text or as ELF note, where the dump has none",
+        Path,
     )
-    group.add_argument(
-        "--pageblock-order",
-        type=int,
-        choices=range(21),
-        metavar="N",
-        help="for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, where no node has two "
+    option(
+        group,
+        "--pageblock-order N",
+        "for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, where no node has two "
         "sections of memory, which show it",
+        int,
+        choices=range(21),
     )
     work = group.add_mutually_exclusive_group()
-    work.add_argument(
-        "--jobs",
-        type=int,
-        choices=range(1, MOST_JOBS + 1),
-        metavar="N",
-        help="processes that share the work: passes over all pages from 8 GiB on, page tables of "
+    option(
+        work,
+        "--jobs N",
+        "processes that share the work: passes over all pages from 8 GiB on, page tables of "
         "many processes, and the sections of a whole vmcore without --redact. Default: one for "
         "each idle CPU, 4 at most; for the running kernel a quarter of the CPUs at most. A QEMU "
         "guest is read by one",
+        int,
+        choices=range(1, MOST_JOBS + 1),
     )
-    work.add_argument(
-        "--cpu-budget",
-        type=percent,
-        metavar="PERCENT",
-        help="use at most this share of one CPU on average, in one process of the lowest priority "
+    option(
+        work,
+        "--cpu-budget PERCENT",
+        "use at most this share of one CPU on average, in one process of the lowest priority "
         "for CPU (nice 19) and disk (idle class): 10 takes ten times as long. Deadlines stop while "
         "it rests. Not counted: the kernel's time to print /proc/PID/maps and smaps",
+        percent,
     )
-    group.add_argument(
-        "--rmap-node-ns",
-        type=positive,
-        metavar="NS",
-        help="what a reverse map walk takes for a node of an anon_vma's tree, as measured on this "
+    option(
+        group,
+        "--rmap-node-ns NS",
+        "what a reverse map walk takes for a node of an anon_vma's tree, as measured on this "
         "machine; by default an assumption, with its range",
+        positive,
     )
 
 

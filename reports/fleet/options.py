@@ -19,6 +19,7 @@ from mmscope.reports.bundle.options import (
     add_redact,
     at_least_one,
     declaring,
+    option,
 )
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
 
@@ -67,18 +68,13 @@ def _declare_add(action: Command) -> None:
     sub.add_argument("bundles", nargs="+", **BUNDLE)
     sub.add_argument("lake", **LAKE)
     _add_label(sub, "what these hosts are, as role=db; may be given several times")
-    sub.add_argument(
-        "--host",
-        metavar="NAME",
-        help="the name under which one host is kept, whatever its own is, and also if --redact "
+    option(
+        sub,
+        "--host NAME",
+        "the name under which one host is kept, whatever its own is, and also if --redact "
         "replaces that",
     )
-    sub.add_argument(
-        "--jobs",
-        type=at_least_one,
-        metavar="N",
-        help="processes that read bundles; default: one a CPU",
-    )
+    option(sub, "--jobs N", "processes that read bundles; default: one a CPU", at_least_one)
     add_redact(sub)
 
 
@@ -98,19 +94,19 @@ def _declare_findings(action: Command) -> None:
         help="a row each; default: finding. owner: whose memory it is: a stack, a cache, a caller, "
         "a class of the memory ledger or a holder of pages that grew between two bundles of a boot",
     )
-    sub.add_argument("--only", action="append", metavar="FINDING", help="of these alone")
+    option(sub, "--only FINDING", "of these alone", action="append")
     sub.add_argument(
         "--engine",
         choices=ENGINES,
         default="duckdb",
         help="what runs the queries; default: duckdb. spark needs mmscope[spark] and Java",
     )
-    sub.add_argument(
-        "--master",
-        default="local[*]",
-        metavar="URL",
-        help="of Spark, as spark://host:7077; workers see the lake under the same path. Default: "
+    option(
+        sub,
+        "--master URL",
+        "of Spark, as spark://host:7077; workers see the lake under the same path. Default: "
         "local[*]",
+        default="local[*]",
     )
     add_format(sub)
 
@@ -125,11 +121,11 @@ def _declare_report(action: Command) -> None:
     )
     sub.add_argument("lake", **LAKE)
     add_page(sub, "fleet.html")
-    sub.add_argument(
-        "--reports",
-        type=Path,
-        metavar="FOLDER",
-        help="of hosts' own reports, HOST.html or BUNDLE-ID.html each, which the page links to",
+    option(
+        sub,
+        "--reports FOLDER",
+        "of hosts' own reports, HOST.html or BUNDLE-ID.html each, which the page links to",
+        Path,
     )
     sub.add_argument("--mode", **MODE)
     _add_wanted(sub)
@@ -151,19 +147,15 @@ def _declare_show(action: Command) -> None:
 
 def _add_wanted(sub: argparse.ArgumentParser) -> None:
     """Declare the options that choose bundles."""
-    sub.add_argument("--since", metavar="DAY", help="bundles of this day, 2026-11-23, and later")
-    sub.add_argument("--until", metavar="DAY", help="bundles of this day and earlier")
-    sub.add_argument("--host", action="append", default=[], metavar="NAME", help="of these hosts")
-    sub.add_argument(
-        "--kernel", action="append", default=[], metavar="RELEASE", help="of these kernels"
-    )
+    option(sub, "--since DAY", "bundles of this day, 2026-11-23, and later")
+    option(sub, "--until DAY", "bundles of this day and earlier")
+    option(sub, "--host NAME", "of these hosts", default=[], action="append")
+    option(sub, "--kernel RELEASE", "of these kernels", default=[], action="append")
     _add_label(sub, "of hosts that have all of these")
 
 
 def _add_label(sub: argparse.ArgumentParser, help: str) -> None:
-    sub.add_argument(
-        "--label", action="append", default=[], type=label, metavar="NAME=VALUE", help=help
-    )
+    option(sub, "--label NAME=VALUE", help, label, [], action="append")
 
 
 def label(text: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from shlex import split
 from shutil import which
 
 from mmscope.drgn.text.text_source import TextError
-from mmscope.reports.bundle.options import PROC_ROOT, Command, declaring, positive, seconds
+from mmscope.reports.bundle.options import PROC_ROOT, Command, declaring, option, positive, seconds
 from mmscope.reports.bundle.outcome import unexpected
 
 FOLDER = Path("/var/lib/mmscope/guard")
@@ -37,13 +37,7 @@ def add_command(command: Command) -> None:
         name: str, run: Callable[[argparse.Namespace], int] | str, help: str, text: str
     ) -> argparse.ArgumentParser:
         one = declare(name, run, help, text)
-        one.add_argument(
-            *("-o", "--output"),
-            type=Path,
-            default=FOLDER,
-            metavar="DIR",
-            help=f"folder of captures, default {FOLDER}",
-        )
+        option(one, "-o --output DIR", f"folder of captures, default {FOLDER}", Path, FOLDER)
         return one
 
     watch = action(
@@ -69,43 +63,35 @@ def add_command(command: Command) -> None:
         metavar="PATH",
         help=f"vmcores, or folders as kdump leaves them; default {CRASHES}",
     )
-    crash.add_argument(
-        "--settled",
-        type=seconds,
-        default=20.0,
-        metavar="S",
-        help="leave a dump alone that was written to within so many seconds, default 20",
+    option(
+        crash,
+        "--settled S",
+        "leave a dump alone that was written to within so many seconds, default 20",
+        seconds,
+        20.0,
     )
     add_limits(crash, timeout=1800.0)
 
 
 def add_run(sub: argparse.ArgumentParser) -> None:
     """The options of ``guard run``."""
-    sub.add_argument(
-        "--interval",
-        type=positive,
-        default=5.0,
-        metavar="S",
-        help="time between samples, default 5",
-    )
-    sub.add_argument(
-        "--minutes", type=positive, default=15.0, metavar="N", help="minutes kept, default 15"
-    )
-    sub.add_argument(
-        "--distance",
-        type=seconds,
-        default=10.0,
-        metavar="S",
-        help="least time from the end of a capture to the next, default 10; each trigger has one "
+    option(sub, "--interval S", "time between samples, default 5", positive, 5.0)
+    option(sub, "--minutes N", "minutes kept, default 15", positive, 15.0)
+    option(
+        sub,
+        "--distance S",
+        "least time from the end of a capture to the next, default 10; each trigger has one "
         "of its own as well",
+        seconds,
+        10.0,
     )
-    sub.add_argument(
-        "--triggers",
-        type=Path,
+    option(
+        sub,
+        "--triggers DIR",
+        "more triggers, NAME.toml: one of a known name takes its place",
+        Path,
+        [],
         action="append",
-        default=[],
-        metavar="DIR",
-        help="more triggers, NAME.toml: one of a known name takes its place",
     )
     sub.add_argument("--text", action="store_true", help="do not read the kernel's memory")
     sub.add_argument(
@@ -114,17 +100,17 @@ def add_run(sub: argparse.ArgumentParser) -> None:
         action="store_false",
         help="record no profile, which triggers of stalls ask for: five seconds at 99 Hz",
     )
-    sub.add_argument(
-        "--collect",
+    option(
+        sub,
+        "--collect WORDS",
+        "more words for 'mmscope collect': --collect='--only zones,oom_kills'",
         default="",
-        metavar="WORDS",
-        help="more words for 'mmscope collect': --collect='--only zones,oom_kills'",
     )
-    sub.add_argument(
-        "--openmetrics",
-        type=Path,
-        metavar="FILE",
-        help="write the last sample and what guard did there, as 'mmscope watch' does",
+    option(
+        sub,
+        "--openmetrics FILE",
+        "write the last sample and what guard did there, as 'mmscope watch' does",
+        Path,
     )
     sub.add_argument("--proc-root", **PROC_ROOT)
     add_limits(sub, timeout=300.0)
@@ -132,28 +118,28 @@ def add_run(sub: argparse.ArgumentParser) -> None:
 
 def add_limits(sub: argparse.ArgumentParser, timeout: float) -> None:
     """Options of what a capture may take, and who is notified."""
-    sub.add_argument(
-        "--limit",
-        type=positive,
-        default=512.0,
-        metavar="MIB",
-        help="most that all captures may take on disk, default 512; beyond it, the oldest capture "
+    option(
+        sub,
+        "--limit MIB",
+        "most that all captures may take on disk, default 512; beyond it, the oldest capture "
         "of the trigger that has most of them is removed",
+        positive,
+        512.0,
     )
-    sub.add_argument(
-        "--timeout",
-        type=seconds,
-        default=timeout,
-        metavar="S",
-        help=f"longest that a capture may take, default {timeout:g}; what it has by then is kept",
+    option(
+        sub,
+        "--timeout S",
+        f"longest that a capture may take, default {timeout:g}; what it has by then is kept",
+        seconds,
+        timeout,
     )
-    sub.add_argument(
-        "--exec",
-        type=_command,
-        metavar="COMMAND",
-        help="run this when a capture begins, beside it, and when it is done, without a shell: "
+    option(
+        sub,
+        "--exec COMMAND",
+        "run this when a capture begins, beside it, and when it is done, without a shell: "
         "MMSCOPE_STATE, _TRIGGER, _SEVERITY, _TITLE, _CAPTURE and _ALERT are in its environment, "
         "and an alert as Alertmanager takes it on its standard input",
+        _command,
     )
 
 
