@@ -24,7 +24,8 @@ from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import table, tables_of
-from mmscope.drgn.text.kernel_log import LEVELS, Log, last_records, read_kmsg
+from mmscope.drgn.text.kernel_log import Log, last_records, read_kmsg
+from mmscope.drgn.text.log_prefix import LEVELS
 
 MOST_ROWS = 10_000
 # Of the tables of what is in the log.

@@ -22,18 +22,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mmscope.drgn.text.log_lines import LogLines, Printed, newest_first
+from mmscope.drgn.text.log_prefix import FACILITIES, LEVELS
 from mmscope.drgn.text.program_kills import ProgramKill
 
 MOST_RECORDS = 200_000  # that are looked at: the last ones
 LONGEST_RECORD = 8 << 10  # bytes of a read of /dev/kmsg; PRINTK_MESSAGE_MAX is 2 KiB
 CPU = 1 << 31  # of caller_id: a CPU, not a task
-
-
-FACILITIES = (
-    *("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron"),
-    *("authpriv", "ftp"),
-)
-LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 
 
 @dataclass(frozen=True)

@@ -84,11 +84,12 @@ AFTER_A_NAME = (
     ": page allocation failure. order:",  # until 3.2
 )
 
-WORDS = {
-    *("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug", "error", "warning"),
+FACILITIES = (
     *("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron"),
-    *("authpriv", "ftp", *(f"local{number}" for number in range(8))),
-}
+    *("authpriv", "ftp"),
+)
+LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
+WORDS = {*LEVELS, "error", "warning", *FACILITIES, *(f"local{number}" for number in range(8))}
 _TOKEN = re.compile(r"\s+|[^\W_]+|.", re.DOTALL)
 # "14:52:38", "09T14:52:38", "[   139.201253", "[  +0.000003", an epoch's "1715259158.123456".
 _TIME = re.compile(r"\d\d:\d\d(?::\d\d)?|\[ *\+?\d+[.,]\d{3,9}|\b\d{9,10}\.\d{3,9}")
