@@ -142,7 +142,7 @@ class Task:
     regions: set[int] = field(default_factory=set)  # of what a PTE table maps
 
 
-class Growth:
+class NeededTables:
     """
     The page tables that a process needs for the addresses of its faults: a table of entries for
     each region that one maps, a PMD table for each region of those, a PUD table for each of these.
@@ -248,7 +248,7 @@ class Fold:
         self.more_moments = 0
         self.without_address = 0
         self.tasks: dict[tuple[str, int, str], Task] = {}
-        self.growths: dict[tuple[int, str], Growth] = {}
+        self.growths: dict[tuple[int, str], NeededTables] = {}
         self.durations: dict[str, array[int]] = {}
         self.more_durations = 0
         self.about: dict[tuple[str, int], tuple[int, int, int, int]] = {}
@@ -502,7 +502,7 @@ class Fold:
             task.regions.add(region)
         growth = self.growths.get(key[1:])
         if growth is None:
-            growth = self.growths[key[1:]] = Growth(self._index_bits)
+            growth = self.growths[key[1:]] = NeededTables(self._index_bits)
         if sample.time:
             growth.fault(region, sample.time)
 

@@ -33,7 +33,7 @@ _WITH_PID = re.compile(rf"({GROUP}:\w+?)_\d+")
 
 
 @dataclass
-class Made:
+class Probes:
     """
     The kprobes of a recording.
 
@@ -65,9 +65,9 @@ def plain(event: str) -> str:
 
 
 @contextlib.contextmanager
-def made(probes: Iterable[Probe], tracefs: Path) -> Iterator[Made]:
+def made(probes: Iterable[Probe], tracefs: Path) -> Iterator[Probes]:
     """Kprobes, for as long as the block."""
-    found = Made(tracefs)
+    found = Probes(tracefs)
     try:
         for probe in probes:
             if probe.entry:
@@ -82,7 +82,7 @@ def made(probes: Iterable[Probe], tracefs: Path) -> Iterator[Made]:
         probe_guard.remove(tracefs, names, 1.0)
 
 
-def _make(found: Made, probe: Probe, name: str, kind: str, fetches: Iterable[str]) -> None:
+def _make(found: Probes, probe: Probe, name: str, kind: str, fetches: Iterable[str]) -> None:
     own = f"{name}_{os.getpid()}"
     for function, fetch in itertools.product(probe.function, fetches):
         fetch, _, symbol = fetch.partition(" if ")
@@ -128,7 +128,7 @@ def clear_up(tracefs: Path) -> list[str]:
     ]
 
 
-class Guard:
+class ProbeGuard:
     """A process that ends perf and removes this process's kprobes when this process is gone."""
 
     def __init__(self, tracefs: Path) -> None:

@@ -95,7 +95,7 @@ def record(
     limit = seconds if seconds is not None else 0 if command else recipe.seconds
     tracefs = machine.tracefs or Path("/sys/kernel/tracing")
     with contextlib.ExitStack() as stack:
-        guard = stack.enter_context(contextlib.closing(perf_probes.Guard(tracefs)))
+        guard = stack.enter_context(contextlib.closing(perf_probes.ProbeGuard(tracefs)))
         wanted = _probes(recipe, plan)
         notes = perf_probes.clear_up(tracefs) if wanted else []
         probes = stack.enter_context(perf_probes.made(wanted, tracefs))
@@ -176,7 +176,7 @@ def arguments(
     output: Path,
     command: Sequence[str],
     pids: Sequence[int],
-    probes: perf_probes.Made | None = None,
+    probes: perf_probes.Probes | None = None,
 ) -> list[str]:
     """
     perf's command line.
@@ -216,7 +216,7 @@ def _run(
     command: Sequence[str],
     plan: Plan,
     folder: Path,
-    guard: perf_probes.Guard,
+    guard: perf_probes.ProbeGuard,
     look: Callable[[list[int]], None],
 ) -> tuple[str, list[int], tuple[float, float] | None, list[Counted]]:
     """Run perf to its end: why it ended, pids, seconds of the command, what was counted."""

@@ -11,6 +11,7 @@ that tells; /proc/PID/maps is opened by a process that may outlive it.
 import argparse
 import dataclasses
 import errno
+import functools
 import importlib.util
 import json
 import os
@@ -177,7 +178,7 @@ def watched(root: str = "/") -> Check:
     )
     unread = sample["unread"]
     if not unread:
-        return _check("watch", gives, None, None)
+        return _check("watch", gives)
     change = [WHAT_HELPS[name] for name in unread if name in WHAT_HELPS]
     if any(why.endswith(prices.TO_READ_IT) for why in unread.values()):
         change.append("watch --all")
@@ -198,36 +199,34 @@ def _reason(why: str) -> str:
     return why.removesuffix(f"; {prices.TO_READ_IT}")
 
 
-def _check(source: str, gives: str, reason: str | None, change: str | None) -> Check:
+def _check(source: str, gives: str, reason: str | None = None, change: str | None = None) -> Check:
     return Check(source, "no" if reason else "yes", gives, reason, change if reason else None)
 
 
 def _memory() -> Check:
-    gives = "the running kernel's memory: every section"
-    path = Path("/proc/kcore")
-    if not path.exists():
-        return _check(
-            str(path),
-            gives,
+    path = "/proc/kcore"
+    check = functools.partial(_check, path, "the running kernel's memory: every section")
+    if not Path(path).exists():
+        return check(
             "this kernel has none (CONFIG_PROC_KCORE, or a container hides it)",
             "boot a kernel with CONFIG_PROC_KCORE=y; or take a vmcore (kdump, virsh dump "
             "--memory-only) and give it as --core; text sources work without",
         )
     if os.geteuid():
-        return _check(str(path), gives, "only root may read it", "sudo mmscope collect …")
+        return check("only root may read it", "sudo mmscope collect …")
     try:
         open_target()
     except TargetError as error:
         # Without symbols the memory itself is readable; the next row is about them.
         if "symbols" not in str(error):
-            return _check(str(path), gives, str(error), "give --core VMCORE")
-    return _check(str(path), gives, None, None)
+            return check(str(error), "give --core VMCORE")
+    return check()
 
 
 def _symbols(release: str) -> Iterator[Check]:
     """Layouts of the kernel's memory: its own BTF, or else debug symbols."""
     gives = "layouts and addresses of this kernel's structures: needed to read memory"
-    own = _check("BTF and kallsyms", gives, why_not_here(), None)
+    own = _check("BTF and kallsyms", gives, why_not_here())
     if own.usable == "yes":
         yield own
         return
@@ -243,7 +242,7 @@ def _debug_symbols(release: str) -> Check:
     places = [Path(place.format(release=release)) for place in VMLINUX_PLACES]
     found = next((place for place in places if place.exists()), None)
     if found is not None:
-        return _check(f"debug symbols: {found}", gives, None, None)
+        return _check(f"debug symbols: {found}", gives)
     change = where_to_get_symbols(release, os.uname().machine, perf_events.os_release())
     if os.environ.get("DEBUGINFOD_URLS"):
         return Check(
@@ -271,23 +270,15 @@ def _hugetlb() -> Check:
 def _page_owner(release: str) -> Check:
     """page_owner's files are there only if it was switched on at boot."""
     path = DEBUGFS / "page_owner"
-    gives = "who owns pages: 'mmscope page-owner', 'mmscope watch'"
-    if trouble := _debugfs():
-        return _check(str(path), gives, *trouble)
-    if path.exists():
-        return _check(str(path), gives, None, None)
     compiled = _configured(release, "CONFIG_PAGE_OWNER")
+    off = "it is off", "boot with page_owner=on"
     if compiled is False:
-        return _check(
-            str(path),
-            gives,
-            "this kernel is built without it",
-            "a kernel with CONFIG_PAGE_OWNER=y, booted with page_owner=on",
-        )
-    boot = "boot with page_owner=on"
-    if compiled is None:
-        boot += " (on a kernel with CONFIG_PAGE_OWNER=y)"
-    return _check(str(path), gives, "it is off", boot)
+        kernel = "a kernel with CONFIG_PAGE_OWNER=y, booted with page_owner=on"
+        off = "this kernel is built without it", kernel
+    elif compiled is None:
+        off = "it is off", "boot with page_owner=on (on a kernel with CONFIG_PAGE_OWNER=y)"
+    trouble = _debugfs() or (() if path.exists() else off)
+    return _check(str(path), "who owns pages: 'mmscope page-owner', 'mmscope watch'", *trouble)
 
 
 def _slab_owner() -> Check:
@@ -400,7 +391,7 @@ def _text(path: str, gives: str) -> Check:
         return _check(path, gives, error.strerror or "cannot be read", change)
     if why := prices.why_left_out("/", path[1:]):
         return Check(path, "if asked", gives, _reason(why), "collect --all, watch --all")
-    return _check(path, gives, None, None)
+    return _check(path, gives)
 
 
 def _try(path: str) -> None:

@@ -42,7 +42,7 @@ from mmscope.reports.compare.host_measures import (
     Measured,
 )
 from mmscope.reports.compare.rank_test import chance, differing
-from mmscope.reports.compare.recorded_allocations import COSTLY, Recorded, recorded
+from mmscope.reports.compare.recorded_allocations import COSTLY, Allocations, recorded
 from mmscope.reports.compare.relation import elapsed, same_boot
 
 TABLES = frozenset({"zones", "free_blocks", "pageblocks", "vm_counters"})
@@ -85,7 +85,7 @@ def _seconds(boot: list[Bundle]) -> float | None:
     return seconds if seconds and seconds > 0 else None
 
 
-def _host(side: str, boot: list[Bundle], recording: Recorded, counted: str) -> Measured:
+def _host(side: str, boot: list[Bundle], recording: Allocations, counted: str) -> Measured:
     last = boot[-1]
     database = open_database(last, ASKED)
     why: dict[str, str] = {}
@@ -143,7 +143,7 @@ def _no_counter(name: str, counted: str, fell: Iterable[str]) -> str:
 
 
 def _counted(
-    boot: list[Bundle], database: Database, recording: Recorded, counted: str
+    boot: list[Bundle], database: Database, recording: Allocations, counted: str
 ) -> tuple[dict[str, int], float | None, set[str]]:
     """Counters, in how many seconds they were counted, and those that fell meanwhile."""
     counters = dict(_asked(database, COUNTERS))
@@ -162,7 +162,7 @@ def _counted(
 
 
 def _recorded(
-    recording: Recorded, values: dict[str, Any], why: dict[str, str]
+    recording: Allocations, values: dict[str, Any], why: dict[str, str]
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Fill in the measures of a recording; returns what was recorded in parts, of which kinds."""
     a_minute, attempts, failures = recording.a_minute, recording.attempts, recording.failures

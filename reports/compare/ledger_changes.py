@@ -26,7 +26,7 @@ MOST_INSIDE = 6  # owners of a class
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ClassStep:
     """
     A class whose memory differs.
 
@@ -59,7 +59,7 @@ class LedgerChanges:
 
     before: int
     after: int
-    steps: list[Step]
+    steps: list[ClassStep]
     low: int  # where the picture begins and ends: free memory
     high: int
 
@@ -79,9 +79,9 @@ def ledger_changes(
     if old is None or new is None:
         return None
     totals = old.total(), new.total()
-    steps = [Step(ALL, *totals)] if totals[0] != totals[1] else []
+    steps = [ClassStep(ALL, *totals)] if totals[0] != totals[1] else []
     steps += [
-        _with_owner(Step(name, old[name], new[name]), tables, page_size)
+        _with_owner(ClassStep(name, old[name], new[name]), tables, page_size)
         for name in old.keys() | new.keys()
         if name != FREE and old[name] != new[name]
     ]
@@ -111,7 +111,9 @@ def _classes(bundle: Bundle) -> Counter[str] | None:
     return sums if sums else None
 
 
-def _with_owner(step: Step, tables: Sequence[TableChanges], page_size: int | None) -> Step:
+def _with_owner(
+    step: ClassStep, tables: Sequence[TableChanges], page_size: int | None
+) -> ClassStep:
     """
     The step with the owner inside the class that changed most, in the same direction. Where more
     than half of the step is one line of source, that says more than what its pages look like.

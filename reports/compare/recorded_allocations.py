@@ -24,7 +24,7 @@ KERNEL = "_[k]"
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Allocations:
     """
     A recording.
 
@@ -49,17 +49,17 @@ class Recorded:
         return number * 60 / self.seconds
 
 
-def recorded(bundles: Sequence[Bundle]) -> Recorded:
+def recorded(bundles: Sequence[Bundle]) -> Allocations:
     """The last recording in some bundles of one host, which are in the order of time."""
     for bundle in reversed(bundles):
         try:
             if profile := _last(bundle):
                 return _read(bundle, profile)
         except BundleError as error:
-            return Recorded(
+            return Allocations(
                 f"its recording is damaged: {str(error).replace(f'{bundle.path}/', '')}"
             )
-    return Recorded(NONE)
+    return Allocations(NONE)
 
 
 def _last(bundle: Bundle) -> str:
@@ -75,7 +75,7 @@ def _last(bundle: Bundle) -> str:
     return str(last["profile"]) if last else ""
 
 
-def _read(bundle: Bundle, profile: str) -> Recorded:
+def _read(bundle: Bundle, profile: str) -> Allocations:
     """
     A recording as it is in a bundle.
 
@@ -84,9 +84,9 @@ def _read(bundle: Bundle, profile: str) -> Recorded:
     mine = "profile", (profile,)
     (how,) = bundle.rows("profile_recordings", mine)
     if how["scope"] != "system":
-        return Recorded("its recording is not of the whole machine")
+        return Allocations("its recording is not of the whole machine")
     if not how["seconds"]:
-        return Recorded("how long its recording took is not known")
+        return Allocations("how long its recording took is not known")
     # A table without rows is not in the bundle: nothing happened, and so nothing reserved.
     rows = list(bundle.rows_if_any("profile_allocations", mine))
     reservations = [row["reservations"] for row in rows]
@@ -94,7 +94,7 @@ def _read(bundle: Bundle, profile: str) -> Recorded:
     counters = bundle.rows_if_any("profile_counters", mine)
     of_order = [row for row in rows if row["order"] is not None]
     seen = None not in reservations
-    return Recorded(
+    return Allocations(
         seconds=float(how["seconds"]),
         attempts={row["order"]: row["attempts"] for row in of_order},
         failures={row["order"]: row["failures"] for row in of_order},

@@ -91,18 +91,18 @@ def anon_vma_map(tables: Tables, page_size: int | None) -> Row | None:
     }
 
 
-def outline(values: list[int], peak: int, height: int = HEIGHT) -> str:
+def outline(values: list[int], peak: int) -> str:
     """The outline of bars one unit wide that stand side by side, as an SVG path."""
-    parts = [f"M0 {height}"]
-    last = height
+    parts = [f"M0 {HEIGHT}"]
+    last = HEIGHT
     for at, value in enumerate(values):
-        top = height - round(height * max(value, 0) / peak) if peak > 0 else height
+        top = HEIGHT - round(HEIGHT * max(value, 0) / peak) if peak > 0 else HEIGHT
         if value > 0:
-            top = min(top, height - 1)  # something is not nothing
+            top = min(top, HEIGHT - 1)  # something is not nothing
         if top != last:
             parts.append(f"H{at}V{top}")
             last = top
-    parts.append(f"H{len(values)}V{height}Z")
+    parts.append(f"H{len(values)}V{HEIGHT}Z")
     return "".join(parts)
 
 

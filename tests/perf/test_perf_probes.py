@@ -27,7 +27,7 @@ from watched_host import wait_for
 from mmscope.perf import folding, perf_events, probe_guard
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import Fold
-from mmscope.perf.perf_probes import Guard, clear_up, made, plain
+from mmscope.perf.perf_probes import ProbeGuard, clear_up, made, plain
 from mmscope.perf.perf_script import Reading, read_samples
 from mmscope.perf.recipe import Probe
 
@@ -377,7 +377,7 @@ import os, sys, time
 from pathlib import Path
 from mmscope.perf import perf_probes
 from mmscope.perf.recipe import Probe
-guard = perf_probes.Guard(Path({tracefs!r}))
+guard = perf_probes.ProbeGuard(Path({tracefs!r}))
 guard.watch({perf_pid})
 with perf_probes.made([Probe("walk", ("rmap_walk",))], Path({tracefs!r})):
     print(os.getpid(), flush=True)
@@ -407,6 +407,6 @@ def test_whatever_kills_a_recording_its_perf_ends_and_its_probes_go(
 
 
 def test_the_guard_of_an_orderly_recording_ends_with_it(tracefs: Path) -> None:
-    guard = Guard(tracefs)
+    guard = ProbeGuard(tracefs)
     guard.close()
     assert guard._process.returncode == 0 and lines(tracefs) == []

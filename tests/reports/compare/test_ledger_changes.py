@@ -16,7 +16,7 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.compare.comparison import Comparison, compare
 from mmscope.reports.compare.comparison_view import ledger_sentence, view
-from mmscope.reports.compare.ledger_changes import LedgerChanges, Step
+from mmscope.reports.compare.ledger_changes import ClassStep, LedgerChanges
 from mmscope.reports.drawing.row_names import name_of
 from mmscope.reports.findings.finding import Verdict
 from mmscope.reports.page.report import render
@@ -135,7 +135,7 @@ def test_memory_that_came_is_a_step(tmp_path: Path) -> None:
     before = bundle(tmp_path / "a", classes(free=10, boot=90))
     after = bundle(tmp_path / "b", classes(free=74, boot=90), target=LATER)
     ledger = ledger_of(compare(before, after, (NOTHING, NOTHING), draw=False))
-    assert ledger.steps == [Step("all memory", 100 * MIB, 164 * MIB, at=0.0, width=100.0)]
+    assert ledger.steps == [ClassStep("all memory", 100 * MIB, 164 * MIB, at=0.0, width=100.0)]
     assert ledger.steps[0].freed == 64 * MIB
 
 
