@@ -51,8 +51,9 @@ from mmscope.drgn.page_tables.swap_types import (
     SWAP,
     ZERO,
 )
-from mmscope.drgn.processes.address_spaces import BROKEN_OFF, Process
+from mmscope.drgn.processes.address_spaces import BROKEN_OFF, AddressSpaces, Process
 from mmscope.drgn.processes.process_memory import (
+    KINDS,
     ProcessMemory,
     counted_by_cpus,
     process_memory_once,
@@ -423,15 +424,53 @@ def dontneed_frees_tables(prog: Program) -> bool:
 # Before v6.2 each thread holds back what it has counted in so many faults, and a fault maps up to
 # 16 pages around it: check_sync_rss_stat(), do_fault_around() (mm/memory.c).
 HELD_BACK = 65 * 16
+USER_END = 1 << 63  # above lies the kernel
 
 
-def _on_cpus(prog: Program) -> Iterator[int]:
-    """The ``mm_struct`` of the task that each CPU ran when the dump was taken."""
+def _changing(prog: Program) -> Iterator[int]:
+    """
+    The ``mm_struct`` of the task that each CPU ran when the dump was taken, but for those in user
+    mode: no fault or system call of theirs was under way.
+    """
     for cpu in online_cpus(prog):
         try:
-            yield cpu_curr(prog, cpu).mm.value_()
+            task = cpu_curr(prog, cpu)
+            mm = task.mm.value_()
         except (FaultError, LookupError):
             continue
+        try:
+            in_kernel = prog.stack_trace(task)[0].pc >= USER_END
+        except (FaultError, LookupError, ValueError, IndexError):  # the dump has no registers
+            in_kernel = True
+        if in_kernel:
+            yield mm
+
+
+def _held_back(prog: Program, spaces: AddressSpaces) -> tuple[S64s, S64s]:
+    """
+    Pages of each process that the counters of its address space do not have, as each thread holds
+    some back (``add_mm_counter_fast()``, mm/memory.c, before v6.2); and by how many that is not
+    known: of who has several threads, or where a counter is below 0 and told as 0.
+    """
+    several = np.array([each.threads * each.processes > 1 for each in spaces.processes], np.bool_)
+    threads = np.array([each.threads for each in spaces.processes], np.int64)
+    unknown = np.where(several, HELD_BACK * threads, 0)
+    kinds = [int(prog.constant(KINDS[name]).value_()) for name in ("anon", "file", "shmem")]
+    columns: Columns = {str(kind): f"rss_stat.count[{kind}].counter" for kind in kinds}
+    counters, read = read_members(
+        prog, spaces.addresses, prog.type("struct mm_struct"), columns, Gaps()
+    )
+    unknown[~read] = HELD_BACK
+    for kind in kinds:
+        unknown += np.clip(-counters[str(kind)].astype(np.int64), 0, HELD_BACK * threads)
+    held = np.zeros(len(threads), np.int64)
+    task = prog.type("struct task_struct")
+    if task.has_member("rss_stat"):  # SPLIT_RSS_COUNTING
+        columns = {str(kind): f"rss_stat.count[{kind}]" for kind in kinds}
+        counts, read = read_members(prog, spaces.tasks, task, columns, Gaps())
+        held = sum((counts[str(kind)].astype(np.int64) for kind in kinds), held)
+        unknown[~read] = HELD_BACK
+    return np.where(several, 0, held), unknown
 
 
 def _locked(prog: Program, mms: U64s) -> set[int]:
@@ -450,59 +489,95 @@ def _locked(prog: Program, mms: U64s) -> set[int]:
 MOST_NAMED = 3  # processes in a sentence
 
 
-def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leeway:
     """
-    Mark what a dump's page tables and VMAs have and the process's counters do not.
+    By how much a process's counters may differ from its page tables and VMAs.
 
-    They differ by what a CPU was about to change, a table's entries at most (``zap_pte_range()``).
-    A page that is being moved, and a device's, stay in the counter, and are no resident entry.
+    :ivar resident: bytes; :ivar swap: the same of what is swapped.
+    :ivar lacking: bytes that the counters do not have yet; :ivar absent: those that they have and
+        that are no resident entries; :ivar huge_swapped: those of swapped PMDs.
+    :ivar moves: a task may be changing its VMAs.
     """
-    prog = memory.prog
-    page, cpus = 1 << scan.form.page_shift, len(online_cpus(prog))
+
+    resident: int
+    swap: int
+    lacking: int
+    absent: int
+    huge_swapped: int
+    map_count: int
+    moves: bool
+
+
+def _leeway(prog: Program, scan: PageTableScan) -> dict[int, Leeway]:
+    """
+    The leeway of each process, by PID.
+
+    A CPU may be about to change a table's entries (``zap_pte_range()``). A page that is being
+    moved, and a device's, stay in the counter, and are no resident entry.
+    """
+    page, spaces = 1 << scan.form.page_shift, scan.spaces
+    changed = scan.form.slots(scan.form.last) * len(online_cpus(prog))
+    busy, locked = set(_changing(prog)), _locked(prog, spaces.addresses)
+    threads = np.array([process.threads for process in spaces.processes], np.int64)
+    held, unknown, swap = (np.zeros(len(threads), np.int64) for _ in range(3))
+    if not counted_by_cpus(prog):
+        held, unknown = _held_back(prog, spaces)
+        swap = HELD_BACK * threads
+    kinds, shift = scan.sums["kinds"], scan.form.above_ptes.shift
+    found = {}
+    for at, (process, mm) in enumerate(
+        zip(spaces.processes, spaces.addresses.tolist(), strict=True)
+    ):
+        about = changed if mm in busy else 0
+        moved = int(scan.sums["migration_pmds"][at]) << shift
+        found[process.pid] = Leeway(
+            resident=(about + int(unknown[at])) * page,
+            swap=(about + int(swap[at])) * page,
+            lacking=int(held[at]) * page,
+            absent=int(kinds[at, [MIGRATION, DEVICE]].sum()) * page + moved,
+            huge_swapped=int(scan.sums["swap_pmds"][at]) << shift,
+            map_count=int(spaces.columns["vmas"][at]),
+            moves=mm in locked,
+        )
+    return found
+
+
+def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> None:
+    """Mark what a dump's page tables and VMAs have and the process's counters do not."""
+    prog, page = memory.prog, 1 << scan.form.page_shift
+    cpus = len(online_cpus(prog))
     rows, details = (found.by_name[table.name] for table in tables_of(PageTables, PageTableDetails))
     processes, _, _ = process_memory_once(memory)
     counted = {row.pid: row for row in processes}
-    busy, exact = set(_on_cpus(prog)), counted_by_cpus(prog)
-    locked = _locked(prog, scan.spaces.addresses)
-    # Of each process: by how many bytes it may differ, the bytes that are no resident entries, and
-    # its map_count, and whether a task may be changing its VMAs.
-    slack, absent, huge_swapped, map_count, moves = {}, {}, {}, {}, {}
-    kinds, shift = scan.sums["kinds"], scan.form.above_ptes.shift
-    for at, (process, mm) in enumerate(
-        zip(scan.spaces.processes, scan.spaces.addresses.tolist(), strict=True)
-    ):
-        moves[process.pid] = mm in locked
-        about = scan.form.slots(scan.form.last) * cpus if mm in busy else 0
-        slack[process.pid] = (about + (0 if exact else HELD_BACK * process.threads)) * page
-        moved = int(scan.sums["migration_pmds"][at]) << shift
-        absent[process.pid] = int(kinds[at, [MIGRATION, DEVICE]].sum()) * page + moved
-        huge_swapped[process.pid] = int(scan.sums["swap_pmds"][at]) << shift
-        map_count[process.pid] = int(scan.spaces.columns["vmas"][at])
+    by = _leeway(prog, scan)
 
     def entries(row: ProcessMemory) -> Against | None:
         if (walked := tables.get(row.pid)) is None or walked.resident_bytes is None:
             return None
-        there = walked.resident_bytes
-        nearest = min(max(row.resident_bytes, there), there + absent[row.pid])
-        return nearest, slack[row.pid]
+        there = walked.resident_bytes - by[row.pid].lacking
+        nearest = min(max(row.resident_bytes, there), there + by[row.pid].absent)
+        return nearest, by[row.pid].resident
 
     def swapped(row: ProcessMemory) -> Against | None:
         if (walked := tables.get(row.pid)) is None:
             return None
-        return (walked.swap_ptes or 0) * page + huge_swapped[row.pid], slack[row.pid]
+        return (walked.swap_ptes or 0) * page + by[row.pid].huge_swapped, by[row.pid].swap
 
     def counter(row: PageTables) -> Against | None:
         if (mine := counted.get(row.pid)) is None:
             return None
-        there = mine.resident_bytes
-        return min(max(row.resident_bytes or 0, there - absent[row.pid]), there), slack[row.pid]
+        there = mine.resident_bytes + by[row.pid].lacking
+        return min(max(row.resident_bytes or 0, there - by[row.pid].absent), there), by[
+            row.pid
+        ].resident
 
     def vmas(row: PageTableDetails) -> Against:
-        return map_count[row.pid], cpus if moves[row.pid] else 0
+        return by[row.pid].map_count, cpus if by[row.pid].moves else 0
 
     def mapped(row: PageTableDetails) -> Against | None:
         mine = counted.get(row.pid)
-        return None if mine is None or moves[row.pid] else (mine.mapped_bytes, 0)
+        return None if mine is None or by[row.pid].moves else (mine.mapped_bytes, 0)
 
     def locked_pages(row: ProcessMemory) -> Against | None:
         # VFIO adds what it gave to a device (account_locked_vm(), mm/util.c).
@@ -515,7 +590,7 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
         for process, locked_bytes in zip(
             scan.spaces.processes, scan.sums["locked"].tolist(), strict=True
         )
-        if not moves[process.pid]
+        if not by[process.pid].moves
     }
     found.hold_against(processes, "locked_bytes", locked_pages, "its VM_LOCKED VMAs")
     more = [
@@ -531,20 +606,16 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
     found.hold_against(rows, "resident_bytes", counter, "what the kernel counts")
     found.hold_against(details, "vmas", vmas, "its map_count")
     found.hold_against(details, "mapped_bytes", mapped, "its total_vm")
-    found.notes += flags_apart(scan, moves)
+    found.notes += flags_apart(scan, by)
 
 
-def flags_apart(scan: PageTableScan, moves: dict[int, bool]) -> list[str]:
-    """
-    In words, of how many processes the VMAs of code or of data are not those that were counted.
-
-    :param moves: by PID, whether its VMAs may be changing.
-    """
+def flags_apart(scan: PageTableScan, by: dict[int, Leeway]) -> list[str]:
+    """In words, of how many processes the VMAs of code or of data are not those counted."""
     columns, page = scan.spaces.columns, 1 << scan.form.page_shift
     code, data = columns["exec_pages"], columns["data_pages"] + columns["stack_pages"]
     apart = scan.sums["code"] != code.astype(np.int64) * page
     apart |= scan.sums["data"] != data.astype(np.int64) * page
-    moving = [moves[process.pid] for process in scan.spaces.processes]
+    moving = [by[process.pid].moves for process in scan.spaces.processes]
     if not (odd := int(np.count_nonzero(apart & ~np.array(moving, np.bool_)))):
         return []
     words = f"flags of VMAs of {plural(odd, 'process', 'processes')} are not those counted"

@@ -78,6 +78,7 @@ class AddressSpaces:
 
     processes: list[Process]
     addresses: U64s  # of the struct mm_structs
+    tasks: U64s  # of the first task that was seen to use each
     columns: Array  # of them, by COLUMNS
     broken_off: bool  # the list of processes could not be followed to its end
     damaged: int  # processes that could not be read, or whose list of threads leads nowhere
@@ -131,7 +132,8 @@ def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
             strict=True,
         )
     ]
-    return AddressSpaces(processes, addresses[read], columns[read], broken_off, damaged)
+    tasks_of = of_first["address"]
+    return AddressSpaces(processes, addresses[read], tasks_of, columns[read], broken_off, damaged)
 
 
 def listed_tasks(prog: Program) -> tuple[Array, bool]:
@@ -180,7 +182,7 @@ def _users(prog: Program, tasks: Array) -> tuple[Array, int]:
     """
     Values of the tasks that have an address space, and the number that cannot be read.
     """
-    names = ("mm", "tgid", "comm")
+    names = ("address", "mm", "tgid", "comm")
     users = np.zeros(
         len(tasks), [*((name, tasks.dtype[name]) for name in names), ("threads", "<i8")]
     )
@@ -202,7 +204,7 @@ def _users(prog: Program, tasks: Array) -> tuple[Array, int]:
         try:
             if mm := _mm(task):
                 threads = task.signal.nr_threads.value_()
-                users[at] = mm, task.tgid.value_(), task.comm.string_(), threads
+                users[at] = address, mm, task.tgid.value_(), task.comm.string_(), threads
                 found[at] = True
         except (FaultError, Circle):
             damaged += 1

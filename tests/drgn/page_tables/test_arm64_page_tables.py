@@ -284,7 +284,7 @@ def scanned(
     )
     columns = np.zeros(1, [(name, np.uint64) for name in ("pgd", "tree", "pgtables_bytes")])
     columns["pgtables_bytes"] = (len(memory.tables) - 1) << memory.form.page_shift
-    spaces = AddressSpaces([Process(7, "a", 1, 1)], array(1), columns, False, 0)
+    spaces = AddressSpaces([Process(7, "a", 1, 1)], array(1), array(2), columns, False, 0)
     word = np.dtype("<u8")
     given: dict[str, Any] = {
         "page_table_format": memory.form, "read_vm_areas": areas, "process_roots": array(root),
