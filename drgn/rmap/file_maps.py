@@ -26,6 +26,7 @@ The text that says the same is /proc/PID/maps: device, inode, offset and path of
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -259,8 +260,9 @@ def read_file_maps(prog: Program, slots: Objects, tasks: Processes) -> FileMaps:
     """
     gaps = Gaps()
     vmas = slots.only((slots["file"] >> U63 == 1) & (slots["mm"] != 0))
-    mapping_of = _mappings(prog, vmas, tasks, gaps)
+    mapping_of, empty = _mappings(prog, vmas, tasks, gaps)
     mapping, members, tree, checks = _trees(prog, vmas, mapping_of)
+    checks += empty
     # A VMA whose file could not be read is where its links say.
     elsewhere = (tree >= 0) & (mapping_of != 0) & (mapping_of != np.append(mapping, 0)[tree])
     first = vmas["pgoff"].astype(np.uint64)
@@ -361,25 +363,37 @@ def _inodes(prog: Program, addresses: U64s, gaps: Gaps) -> tuple[Array, Bools]:
     return read_scattered(prog, addresses, struct_dtype(prog.type("struct inode"), INODE), gaps)
 
 
-def _mappings(prog: Program, vmas: Objects, tasks: Processes, gaps: Gaps) -> U64s:
+def _mappings(
+    prog: Program, vmas: Objects, tasks: Processes, gaps: Gaps
+) -> tuple[U64s, list[FileMappingCheck]]:
     """
-    ``vm_file->f_mapping`` of each VMA; 0 where that cannot be read.
+    ``vm_file->f_mapping`` of each VMA; 0 where that cannot be read. And those whose tree is empty.
 
-    It is missing (a gap) only where the process has this VMA: a slot that is not in use may lead to
-    memory that a dump does not have.
+    One is missing (a gap) only where the process has this VMA: a slot that is not in use may lead
+    to memory that a dump does not have.
     """
     at = np.uint64(offsetof(prog.type("struct file"), "f_mapping"))
     mapping, read = read_scattered(prog, vmas["file"] + at, np.dtype("<u8"), Gaps())
-    spaces = distinct(mapping[mapping != 0])
-    _, there = read_scattered(prog, spaces, np.dtype("<u8"), Gaps())
-    read &= ~np.isin(mapping, spaces[~there])
-    alive = np.flatnonzero(~read & (find(tasks.mm, vmas["mm"]) >= 0))
+    files = distinct(mapping[mapping != 0])
+    at = np.uint64(offsetof(prog.type("struct address_space"), MAPPING["tree"]))
+    trees, there = read_scattered(prog, files + at, np.dtype("<u8"), Gaps())
+    read &= ~np.isin(mapping, files[~there])
+    empty = np.isin(mapping, files[there & (trees == 0)])
+    led = Counter[int]()
+    alive = np.flatnonzero((~read | empty) & (find(tasks.mm, vmas["mm"]) >= 0))
     for index in alive[:MAX_LOOKED_UP].tolist():
         mm = Object(prog, "struct mm_struct", address=int(vmas["mm"][index]))
         with contextlib.suppress(*TORN):
             vma = vma_find(mm.address_of_(), int(vmas["start"][index]))
-            gaps.bytes += 8 * (vma.value_() == int(vmas.address[index]))
-    return np.where(read, mapping, np.uint64(0))
+            if vma.value_() != int(vmas.address[index]):
+                continue
+            if empty[index]:
+                led[int(mapping[index])] += 1
+            else:
+                gaps.bytes += 8
+    problem = "its tree is empty, and VMAs lead to it"
+    checks = [FileMappingCheck(hex(file), problem, number, 0) for file, number in led.items()]
+    return np.where(read, mapping, np.uint64(0)), checks
 
 
 def _moved(own_top: S64s, mapping: U64s, has_tree: Bools, mapping_of_top: U64s, top: S64s) -> None:

@@ -347,6 +347,7 @@ SAID: dict[str, dict[str, str]] = {
     "a file of no mapping": dict.fromkeys(
         ("file_maps", "rmap_cost"), r"\d+ bytes of (files, mappings and inodes|mapped files) could"
     ),
+    "a mapped file with an empty tree": {"file_maps": r"mapped files that do not fit together"},
     "ksm_rmap_items 2^28": {"ksm": "KSM pages of 1 process are more than can be"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
@@ -405,7 +406,10 @@ ON_ONE: tuple[Together, ...] = (
         *("kcompactd asked for order 259", "code that is data"),
         "shared memory of another device",
     ),
-    ("managed_pages -1", "nr_threads + 1", "a ring of no page"),
+    (
+        *("managed_pages -1", "nr_threads + 1", "a ring of no page"),
+        "a mapped file with an empty tree",
+    ),
     ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60", "anon of a process -2^40"),
     ("_watermark 2^60", "all caches of one name", "nr_threads of init 65", "huge_zero_pfn + 128"),
     ("_watermark -1", "a name without end", "a node without its kswapd"),

@@ -339,6 +339,9 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "a thread group that there is not": lambda prog: say(processes(prog)[0].tgid, 30_000),
     "a VMA of a file without operations": lambda prog: say(_code_of_init(prog).vm_ops, 0),
     "a file of no mapping": lambda prog: say(find_task(prog, 1).mm.exe_file.f_mapping, ONES),
+    "a mapped file with an empty tree": lambda prog: say(
+        find_task(prog, 1).mm.exe_file.f_mapping.i_mmap.rb_root.rb_node, 0
+    ),
     "ksm_rmap_items 2^28": lambda prog: say(_ksm_items(prog), 1 << 28),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }
