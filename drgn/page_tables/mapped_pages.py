@@ -182,7 +182,7 @@ class MappedPages:
         # What is mapped and on an LRU list has a reference; of a single page the mapping counts.
         unheld = heads["refcount"].astype(np.int64) <= 0
         single = (heads["flags"] & self.head) == 0
-        unheld |= single & (pages["mapcount"].astype(np.int64) == -1)
+        unheld |= single & (pages["mapcount"].astype(np.int64) < 0)
         unheld &= known & (heads["flags"] & self.lru != 0)
         self.numbers["absurd"] += int(np.count_nonzero(unheld))
         return pages, heads, addresses, known
