@@ -27,6 +27,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.table import tables_of
 
 # /var/log/containers: POD_NAMESPACE_CONTAINER-ID.log (kubelet's legacyLogSymlink()).
@@ -108,7 +109,8 @@ def from_memory(memory: Memory) -> Found:
     found.unreadable_bytes = memcgs.gaps.bytes + gaps.bytes
     if lost := sum(path is None for path, _ in paths):
         gone = found.remarks if memory.live else found.notes
-        gone.append(f"{lost:,} memory cgroups have no path that can be read")
+        groups = plural(lost, "memory cgroup has", "memory cgroups have")
+        gone.append(f"{groups} no path that can be read")
     return _found(found, [path for path, _ in paths], names)
 
 

@@ -59,7 +59,7 @@ from mmscope.drgn.sections.section import (
     Section,
     not_in_text,
 )
-from mmscope.drgn.tables.display import if_any
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import Inside, table, tables_of
 
@@ -740,8 +740,8 @@ def say_unknown(files: CachedFiles, found: Found) -> None:
     if lost := int((~files.known).sum()):
         pages = int(files.pages[~files.known].sum())
         found.differ(
-            f"{pages:,} pages are of {lost:,} address_spaces whose inode or file system cannot be "
-            "read"
+            f"{plural(pages, 'page is', 'pages are')} of {plural(lost, 'address_space')} whose "
+            "inode or file system cannot be read"
         )
     if files.dentries_lost:
         found.differ(

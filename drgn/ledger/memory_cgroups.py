@@ -226,7 +226,8 @@ def _say(
     if unknown_pages is None:
         found.notes.append("pages are not counted: struct page has no memcg_data")
     elif unknown_pages:
-        gone.append(f"{unknown_pages:,} pages are charged to no memory cgroup that is known")
+        charged = plural(unknown_pages, "page is", "pages are")
+        gone.append(f"{charged} charged to no memory cgroup that is known")
     if len(memcgs.address) > MAX_COUNTED:
         found.unlisted.append(
             f"memory_cgroup_counters has the {MAX_COUNTED:,} largest of "

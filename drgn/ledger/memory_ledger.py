@@ -574,7 +574,7 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
         found.notes.append(f"what the kernel does not have is missing: {error}")
     unread = gaps.bytes // sizeof(prog.type("struct page"))
     if unread:
-        found.notes.append(f"{unread:,} struct pages could not be read{gaps.why}")
+        found.notes.append(f"{plural(unread, 'struct page')} could not be read{gaps.why}")
     checks, no_counters = ledger_checks(memory, pages)
     if no_counters:
         found.notes.append(f"counters of /proc/vmstat are missing: {no_counters}")
@@ -616,11 +616,11 @@ def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
         return
     rows = ledger_tags(pages.tags, tags, int(memory.prog["PAGE_SIZE"].value_()))
     if unread := sum(row.pages for row in rows if row.file == UNREAD):
-        found.notes.append(f"whose line of source {unread:,} pages are could not be read")
+        found.notes.append(f"the line of source of {plural(unread, 'page')} could not be read")
     if strange := sum(row.pages for row in rows if row.file == STRANGE):
         found.remarks.append(
-            f"{strange:,} pages refer to lines of source that no loaded module has: one was "
-            "unloaded and left them, or the references are damaged"
+            f"{plural(strange, 'page refers', 'pages refer')} to lines of source that no loaded "
+            "module has: one was unloaded and left them, or the references are damaged"
         )
     found.add(LedgerTag, rows)
 

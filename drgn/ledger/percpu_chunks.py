@@ -313,7 +313,8 @@ def from_memory(memory: Memory) -> Found:
             by_cgroup, unknown = owners.rows(memcgs_once(memory), int(prog["pcpu_nr_units"]))
             found.add(PercpuCgroup, by_cgroup)
             found.unreadable_bytes += owners.gaps.bytes
-            found.differ(*if_any(unknown, "{} allocations are charged to no memory cgroup"))
+            charged = "allocation is", "allocations are"
+            found.differ(*if_any(unknown, "{} charged to no memory cgroup", *charged))
     return found
 
 

@@ -30,6 +30,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Against, Command, Found, Section
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, event_column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.meminfo import counters_of_meminfo
@@ -416,8 +417,8 @@ def _hold_against_processes(memory: Memory, rows: list[VmCounter], found: Found)
     for name, size in mapped.items():
         if (more := (counter(rows, name) or 0) + size // -page) > most:
             found.remarks.append(
-                f"{name} has {more:,} pages that no process in the list maps: an exit was under "
-                "way, a device is mapped, or damage"
+                f"{name} has {plural(more, 'page')} that no process in the list maps: an exit was "
+                "under way, a device is mapped, or damage"
             )
 
 

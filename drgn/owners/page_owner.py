@@ -54,7 +54,7 @@ from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_de
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
-from mmscope.drgn.tables.display import if_any
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.table import table_of, tables_of
 from mmscope.drgn.text.owner_frames import owner_frame
 from mmscope.drgn.text.page_owner_text import not_kept
@@ -332,8 +332,8 @@ def page_owner_from_memory(memory: Memory) -> Found:
     if unlisted := [row for row in rows if row.note == UNLISTED]:
         pages = sum(row.pages for row in unlisted)
         found.remarks.append(
-            f"{len(unlisted):,} stacks with {pages:,} pages are not in show_stacks and "
-            "show_handles: their first allocation could not wait for a lock"
+            f"{plural(len(unlisted), 'stack')} with {plural(pages, 'page')}: not in show_stacks "
+            "and show_handles: their first allocation could not wait for a lock"
         )
     found.remarks += [f"page_owner of this kernel keeps {what}" for what in not_kept(owners.has)]
     found.add(PageOwnerStack, rows)

@@ -653,29 +653,36 @@ def page_tables_from_memory(memory: Memory) -> Found:
     process = "process", "processes"
     found.differ(
         *if_any(scan.spaces.damaged, "{} could not be read: missing here", *process),
-        *if_any(scan.damaged_vmas, "{} VMAs and nodes of their trees are damaged, and left out"),
+        *if_any(
+            scan.damaged_vmas,
+            "{} damaged, and left out",
+            *("VMA or node of a tree is", "VMAs and nodes of their trees are"),
+        ),
         *if_any(
             numbers["repeated_tables"],
-            "{} entries lead to a table that was met before, and not followed",
+            "{} to a table that was met before, and not followed",
+            *("entry leads", "entries lead"),
         ),
         *if_any(
             scan.absurd_charges,
-            "{} processes are charged for more page tables than there is memory: pgtables_bytes is "
-            "damaged",
+            "{} charged for more page tables than there is memory: pgtables_bytes is damaged",
+            *("process is", "processes are"),
         ),
         *if_any(
             scan.odd_charges,
-            "{} processes are charged for a part of a table: pgtables_bytes is damaged",
+            "{} charged for a part of a table: pgtables_bytes is damaged",
+            *("process is", "processes are"),
         ),
         *if_any(
             numbers["dropped_tables"],
-            "{} tables are more than their process was charged for, or than there is memory; not "
-            "followed",
+            "{} more than the process was charged for, or than there is memory; not followed",
+            *("table is", "tables are"),
         ),
-        *if_any(numbers["broken_deposits"], "{} lists of deposited tables do not close"),
+        *if_any(numbers["broken_deposits"], "{} of deposited tables without end", "list"),
         *if_any(
             odd_users,
-            "{} tables of hugetlb pages have other users than the processes that lead to them",
+            "{} other users than the processes that lead to it",
+            *("table of hugetlb pages has", "tables of hugetlb pages have"),
         ),
         zero_page_apart(memory.prog),
         *if_any(unaccounted, "pgtables_bytes of {} is not what was found (unaccounted)", *process),

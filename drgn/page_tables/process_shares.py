@@ -142,10 +142,11 @@ def say_unread(scan: PageTableScan, found: Found) -> None:
         found.notes.append(BROKEN_OFF)
     tables = scan.numbers["repeated_tables"] + scan.numbers["dropped_tables"]
     absurd, headless = mapped.numbers["absurd"], mapped.numbers["headless"]
+    not_counted = "{} damaged: not counted here"
     found.differ(
-        *if_any(scan.spaces.damaged, "{} processes are damaged: not counted here"),
-        *if_any(tables, "{} page tables are damaged: not counted here"),
-        *if_any(scan.damaged_vmas, "{} VMAs are damaged: not counted here"),
+        *if_any(scan.spaces.damaged, not_counted, "process is", "processes are"),
+        *if_any(tables, not_counted, "page table is", "page tables are"),
+        *if_any(scan.damaged_vmas, not_counted, "VMA is", "VMAs are"),
         *if_any(absurd, "mappings of {} are more than there are entries, or no number", "page"),
         *if_any(headless, "{} of no folio, or of a folio without an owner", "mapped page"),
     )

@@ -258,7 +258,7 @@ def from_memory(memory: Memory) -> Found:
     found.notes += if_any(gaps.bytes, "{} bytes of address spaces could not be read")
     if spaces.broken_off:
         found.notes.append(BROKEN_OFF)
-    found.differ(*if_any(spaces.damaged, "{} processes could not be read"))
+    found.differ(*if_any(spaces.damaged, "{} could not be read", "process", "processes"))
     if not memory.live:
         most = MOST_TIMES * memory_pages(memory.prog) * int(memory.prog["PAGE_SIZE"])
 

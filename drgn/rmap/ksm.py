@@ -391,7 +391,8 @@ def read_ksm(prog: Program, nodes: Objects, items: Objects) -> Ksm:
     here = item_node >= 0
     odd = here & (find(pages.address, stable["head"]) != item_node)
     if number := int(np.count_nonzero(odd)):
-        problems.append(f"{number:,} KSM items are on the list of another page than theirs")
+        items_are = plural(number, "KSM item is", "KSM items are")
+        problems.append(f"{items_are} on the list of another page than its own")
     stable, item_node = stable.only(here), item_node[here]
     order = np.argsort(item_node, kind="stable")
     mask = ~np.uint64((1 << prog["PAGE_SHIFT"].value_()) - 1)

@@ -448,9 +448,10 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
     note_reverse_maps(memory, found)
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read{gaps.why}")
+    folios_are = "anonymous folio is", "anonymous folios are"
     found.differ(*if_any(files.gaps.bytes, "{} bytes of mapped files could not be read"))
-    found.differ(*if_any(folios.unknown, "{} anonymous folios are of no anon_vma that was found"))
-    found.differ(*if_any(folios.nowhere, "{} anonymous folios are mapped, but not where a VMA is"))
+    found.differ(*if_any(folios.unknown, "{} of no anon_vma that was found", *folios_are))
+    found.differ(*if_any(folios.nowhere, "{} mapped, but not where a VMA is", *folios_are))
     measured = "as given" if cost.measured else "not measured here: give --rmap-node-ns"
     found.remarks.append(
         f"times are estimates: visits times {cost.ns:g} ns ({cost.low:g} to {cost.high:g}), "

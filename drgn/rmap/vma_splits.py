@@ -27,6 +27,7 @@ from mmscope.drgn.reading.kernel_arrays import TORN, Bools, S64s, U64s
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.rmap.reverse_maps import ReverseMaps
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS, column
 from mmscope.drgn.tables.table import table
 
@@ -116,7 +117,7 @@ def vma_splits(
             continue
         at = find(maps.slots["vma"].address, walked)
         if unread := int(np.count_nonzero(at < 0)):
-            problems.append(f"{unread:,} VMAs of process {pid} could not be read")
+            problems.append(f"{plural(unread, 'VMA')} of process {pid} could not be read")
         vmas = maps.slots["vma"].only(at[at >= 0])
         of_tree = maps.vmas.address[np.sort(maps.chain_vma[maps.nodes(index)])]
         on_it = find(of_tree, vmas.address) >= 0

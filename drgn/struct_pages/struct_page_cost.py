@@ -208,8 +208,15 @@ def struct_page_cost(memory: Memory) -> StructPageCost:
 def vmemmap_from_memory(memory: Memory) -> Found:
     cost, found = _begin(memory)
     scan = cost.scan
-    found.differ(*if_any(scan.unmapped_sections, "{} sections have struct pages that nothing maps"))
-    found.differ(*if_any(scan.stray, "{} entries map struct pages of sections that are not there"))
+    found.differ(
+        *if_any(
+            scan.unmapped_sections,
+            "{} struct pages that nothing maps",
+            *("section has", "sections have"),
+        )
+    )
+    stray = "{} struct pages of sections that are not there"
+    found.differ(*if_any(scan.stray, stray, "entry maps", "entries map"))
     found.add(VmemmapMapping, scan.mappings)
     found.add(VmemmapZone, scan.zones)
     found.add(VmemmapSections, scan.runs)
@@ -336,7 +343,8 @@ def _begin(memory: Memory) -> tuple[StructPageCost, Found]:
     found = Found(memory.live, unreadable_bytes=cost.scan.gaps.bytes)
     words = "{} bytes of page tables and sections could not be read: what they map is not counted"
     found.notes += if_any(cost.scan.gaps.bytes, words)
-    found.notes += if_any(cost.scan.repeated_tables, "{} page tables are pointed to twice")
+    twice = "page table is", "page tables are"
+    found.notes += if_any(cost.scan.repeated_tables, "{} pointed to twice", *twice)
     return cost, found
 
 

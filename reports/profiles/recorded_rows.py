@@ -151,8 +151,8 @@ def _notes_of_reading(
             counts = f"perf recorded {row.recorded:,} samples, {event.recorded:,} could be read"
             yield "partial", f"{event.event}: {counts}"
         if event.overflow:
-            beyond = f"{event.overflow:,} samples have stacks beyond the limit of those kept"
-            yield "partial", f"{event.event}: {beyond}"
+            beyond = plural(event.overflow, "sample has a stack", "samples have stacks")
+            yield "partial", f"{event.event}: {beyond} beyond the limit of those kept"
 
 
 def _notes_of_losses(
@@ -175,10 +175,11 @@ def _notes_of_losses(
             )
     for probed, times in making.missed.items():
         if times:
-            met = f"the kernel met the probe {times:,} more times and could not run it"
+            met = f"the kernel met the probe {plural(times, 'more time')} and could not run it"
             yield "partial", f"{probed}: {met}"
     if fold.more_moments:
-        yield "partial", f"{fold.more_moments:,} more events are not in profile_moments"
+        more = plural(fold.more_moments, "more event is", "more events are")
+        yield "partial", f"{more} not in profile_moments"
     if fold.without_address:
         faults = plural(fold.without_address, "fault has", "faults have")
         yield "partial", f"{faults} no address in perf's text, and no row in profile_faults"

@@ -88,12 +88,13 @@ def notes_of(series: Series) -> tuple[list[str], list[str]]:
         notes.append(f"{cut[0]}{more}: the last record was cut short and is not counted")
     if series.unresolved:
         notes.append(
-            f"{series.unresolved:,} handles have no stack; give show_stacks_handles with --stacks, "
-            "read after the last snapshot"
+            f"{plural(series.unresolved, 'handle has', 'handles have')} no stack; give "
+            "show_stacks_handles with --stacks, read after the last snapshot"
         )
     reused = sum(note.startswith("reused") for note in series.notes.values())
     if reused:
-        notes.append(f"{reused:,} handles were reused: files of different boots?")
+        handles = plural(reused, "handle was", "handles were")
+        notes.append(f"{handles} reused: files of different boots?")
     remarks = []
     if len(series.snapshots) > 1 and not series.growth_known:
         last = series.snapshots[-1].source
@@ -106,7 +107,8 @@ def notes_of(series: Series) -> tuple[list[str], list[str]]:
         else:
             remarks += [f"this kernel prints {what}" for what in not_kept(series.tally["members"])]
         if unknown := series.tally["unknown_lines"]:
-            remarks.append(f"{unknown:,} unknown lines in records were skipped")
+            words = plural(unknown, "unknown line in records was", "unknown lines in records were")
+            remarks.append(f"{words} skipped")
     if any(handle >> 48 for handle in series.stacks):
         remarks.append("no handles in the text: ids are made from the stacks' text")
     return notes, remarks

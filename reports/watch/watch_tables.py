@@ -485,7 +485,8 @@ def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section
     notes: list[str] = []
     remarks: list[str] = []
     if log.damaged:
-        notes.append(f"{log.damaged:,} lines of the log are damaged, and left out")
+        lines = plural(log.damaged, "line of the log is", "lines of the log are")
+        notes.append(f"{lines} damaged, and left out")
     if log.cut:
         notes.append("the last sample was cut short, and is left out")
     if log.thinned is not None:

@@ -300,7 +300,7 @@ SAID: dict[str, dict[str, str]] = {
     ),
     "kcompactd that ended": {"task_waits": "kcompactd0 has ended"},
     "kswapd_failures 1000": {"lru_lists": r"kswapd failed 1,0[0-9]+ times, and ran [0-9,]+ times"},
-    "pgtables_bytes + 1": {"page_tables": "1 processes are charged for a part of a table"},
+    "pgtables_bytes + 1": {"page_tables": "1 process is charged for a part of a table"},
     "pinned_vm 2^40": {"process_memory": r"pinned_bytes: [0-9,]+ is not [0-9,]+, a thousand times"},
     "anon of a process -2^40": {
         "process_memory": r"anon_bytes: -[0-9,]+ is below 0",
@@ -340,9 +340,9 @@ SAID: dict[str, dict[str, str]] = {
         "task_waits": "1 task has another PID than struct pid, or"
     },
     "a VMA of a file without operations": {
-        "process_shares": "1 VMAs are damaged: not counted here",
-        "would_free": "1 VMAs are damaged: not counted here",
-        "page_tables": "1 VMAs and nodes of their trees are damaged, and left out",
+        "process_shares": "1 VMA is damaged: not counted here",
+        "would_free": "1 VMA is damaged: not counted here",
+        "page_tables": "1 VMA or node of a tree is damaged, and left out",
     },
     "a file of no mapping": dict.fromkeys(
         ("file_maps", "rmap_cost"), r"\d+ bytes of (files, mappings and inodes|mapped files) could"

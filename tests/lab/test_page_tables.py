@@ -745,14 +745,10 @@ def test_no_more_tables_than_there_is_memory(
     section, _ = run_section(SECTIONS["page_tables"], Memory(prog))
     assert section.status == "partial" and section.message
     for words in (
-        "1 processes are charged for more page tables than there is memory",
-        f"{scan.numbers['dropped_tables']:,} tables are more than their process was charged for",
+        "1 process is charged for more page tables than there is memory",
+        f"{scan.numbers['dropped_tables']:,} tables are more than the process was charged for",
         # With so few tables none may have been met twice.
-        *(
-            ["entries lead to a table that was met before"]
-            if scan.numbers["repeated_tables"]
-            else []
-        ),
+        *(["to a table that was met before"] if scan.numbers["repeated_tables"] else []),
     ):
         assert words in section.message
 

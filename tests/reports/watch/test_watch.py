@@ -331,7 +331,7 @@ def test_a_log_that_was_cut_or_damaged_says_so(host: Path, tmp_path: Path) -> No
     assert (row.delta, row.period_seconds) == (2, 20)
     section = watch_tables.section(log, 0, watch_tables.overhead(log), 0)
     assert section.status == "partial"
-    assert "1 lines of the log are damaged" in str(section.message)
+    assert "1 line of the log is damaged" in str(section.message)
     assert "the last sample was cut short" in str(section.message)
 
 
