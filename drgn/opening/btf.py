@@ -324,7 +324,7 @@ class Btf:
     def member_form(self, name: str, path: str) -> str | None:
         """
         Form of a member's values, by the records alone: ``int32``, ``bits``, ``struct page *``,
-        ``void * []``. Signs, qualifiers, lengths of arrays, and typedefs of what has a name are
+        ``void * []``. Signs, qualifiers, dimensions of arrays, and typedefs of what has a name are
         left out.
 
         :param name: of a struct, a union or a typedef.
@@ -365,7 +365,8 @@ class Btf:
             compound = self._kind(number) in (STRUCT, UNION)
             if compound and self._flattened_members(number) <= LIMITS["flattened"]:
                 for name, of, _, bits in self._members(number):
-                    found |= self._by_name(of) if name is None else {name: (of, bits)}
+                    here = self._by_name(of) if name is None else {name: (of, bits)}
+                    found = here | found  # of two of one name drgn has the first
             self._named_members[number] = found
         return self._named_members[number]
 
@@ -374,8 +375,10 @@ class Btf:
         behind, name = "", None
         for _ in range(LIMITS["chain"]):
             kind = self._kind(number)
-            if kind in (PTR, ARRAY):
-                behind, name = (" *" if kind == PTR else " []") + behind, None
+            if kind == PTR:
+                behind, name = " *" + behind, None
+            elif kind == ARRAY:  # of arrays, too: some writers have these as one
+                behind, name = " []" + behind.removeprefix(" []"), None
             elif kind == TYPEDEF:
                 name = self._name(int(self._name_offsets[number]))
             elif kind not in (TYPE_TAG, *QUALIFIERS):

@@ -34,7 +34,7 @@ def known_types() -> dict[str, list[str]]:
 
 
 def forms_of(types: Btf, asks: Iterable[str]) -> dict[str, str]:
-    """Forms of those of some members that a kernel has."""
+    """Forms of members, of those that a kernel has."""
     found = {}
     for ask in asks:
         name, _, path = ask.rpartition(" ")[2].partition(".")
@@ -47,12 +47,12 @@ def forms_of(types: Btf, asks: Iterable[str]) -> dict[str, str]:
 
 def unlike_known(types: Btf) -> dict[str, str]:
     """Members that are of no known type, each with a sentence."""
-    known = known_types()
+    forms = known_types()
     return {
-        ask: f"{ask} is {form} by this kernel's BTF, and {' or '.join(known[ask])} on all known "
+        ask: f"{ask} is {form} by this kernel's BTF, and {' or '.join(forms[ask])} on all known "
         "kernels: it changed, or BTF is damaged"
-        for ask, form in forms_of(types, known).items()
-        if form not in known[ask]
+        for ask, form in forms_of(types, forms).items()
+        if form not in forms[ask]
     }
 
 

@@ -438,6 +438,8 @@ def _changing(prog: Program) -> Iterator[int]:
             mm = task.mm.value_()
         except (FaultError, LookupError):
             continue
+        if not mm:  # a thread of the kernel
+            continue
         try:
             in_kernel = prog.stack_trace(task)[0].pc >= USER_END
         except (FaultError, LookupError, ValueError, IndexError):  # the dump has no registers
@@ -681,7 +683,7 @@ def page_tables_from_memory(memory: Memory) -> Found:
         *if_any(numbers["broken_deposits"], "{} of deposited tables without end", "list"),
         *if_any(
             odd_users,
-            "{} other users than the processes that lead to it",
+            "{} other users than the processes that were found",
             *("table of hugetlb pages has", "tables of hugetlb pages have"),
         ),
         zero_page_apart(memory.prog),

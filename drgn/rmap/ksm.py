@@ -391,8 +391,7 @@ def read_ksm(prog: Program, nodes: Objects, items: Objects) -> Ksm:
     here = item_node >= 0
     odd = here & (find(pages.address, stable["head"]) != item_node)
     if number := int(np.count_nonzero(odd)):
-        items_are = plural(number, "KSM item is", "KSM items are")
-        problems.append(f"{items_are} on the list of another page than its own")
+        problems.append(f"{plural(number, 'KSM item')} on the list of another page")
     stable, item_node = stable.only(here), item_node[here]
     order = np.argsort(item_node, kind="stable")
     mask = ~np.uint64((1 << prog["PAGE_SHIFT"].value_()) - 1)

@@ -36,6 +36,7 @@ def made() -> Btf:
         "count": atomic,
         "next": pointer,
         "rows": array,
+        "table": of.add(ARRAY, tail=[array, u32, 2]),
         "": inner,
         "call": of.add(PTR, size_or_type=of.add(FUNC_PROTO)),
         "any": of.add(PTR),
@@ -58,6 +59,7 @@ def made() -> Btf:
         ("some", "count.counter", "int32"),
         ("some", "next", "struct list_head *"),
         ("some", "rows", "struct list_head * []"),
+        ("some", "table", "struct list_head * []"),
         ("some", "first", "int32"),
         ("some", "call", "function *"),
         ("some", "any", "void *"),
@@ -71,6 +73,18 @@ def made() -> Btf:
 )
 def test_a_member_is_told_by_its_form(name: str, path: str, form: str | None) -> None:
     assert made().member_form(name, path) == form
+
+
+def test_of_two_members_of_one_name_the_first_is_told() -> None:
+    """As drgn has it: one of the two names is damaged."""
+    of = BtfBlob()
+    u32, u64 = of.integer("u32", 4), of.integer("u64", 8)
+    name = of.name("name")
+    of.add(STRUCT, "zone", 2, 16, [name, u32, 0, name, u64, 64])
+    types = Btf(empty(), of.blob())
+    found = types.struct("zone")
+    assert found is not None and found.member("name").bit_offset == 0
+    assert types.member_form("zone", "name") == "int32"
 
 
 def zone(name: str, size: int) -> Btf:
