@@ -72,13 +72,13 @@ class Contiguity:
     pages_to_move: int = column(unit="pages", help="least that must move for that")
     compacted_ranges: int | None = column(
         high="ranges",
-        help="forecast: free after compact_memory while per-CPU lists stay as they are; empty: "
+        help="forecast: most free after compact_memory, per-CPU lists as they are; empty: "
         "migratetypes cannot be read",
     )
     compacted_least: int | None = column(
         high="ranges",
-        help="forecast, if it ends at the first large folio that is dirty, held or written back; "
-        "empty: as compacted_ranges",
+        help="forecast: least, as it may end at a large folio that is dirty, held or written "
+        "back; empty: as compacted_ranges",
     )
 
 
@@ -160,25 +160,26 @@ class Ranges:
         Foretell how many ranges of a zone are free after ``compact_zone()`` (mm/compaction.c) of
         all of it. One scanner takes what can be moved from the zone's begin on, also where
         something else stays; the other looks for free pages from its end down. Where they meet
-        compaction ends.
+        compaction ends, since v6.9 also at any large folio that cannot be split.
 
         :param here: the ranges of the zone; *targets*: of movable pageblocks
             (``suitable_migration_target()``), but those that are one free block stay so.
-        :returns: at most, and at least: if it ends at the first folio that cannot be split.
+        :returns: at most and at least, of all places where it may end. A later one may leave less,
+            where what moved filled a range that was free and emptied none.
         """
         stepped, passed_by = self.rows["stepped"], self.rows["passed_by"].astype(np.int32)
         room = found_free(stepped, targets & here & (stepped[:, 0] < self.size))[here]
         behind = int(room.sum()) - np.cumsum(room, dtype=np.int64)
         taken = np.where(self.is_huge | self.is_free, 0, self.movable - passed_by)[here]
-        empties, free = self.can_move[here] & (passed_by[here] == 0), self.is_free[here]
-
-        def left(taken: Array, empties: Bools) -> int:
-            before = np.cumsum(taken, dtype=np.int64)
-            filled = (room > 0) & (behind < np.minimum(before, behind).max(initial=0))
-            return int(((empties & (before <= behind)) | (free & ~filled)).sum())
-
-        reached = ~np.logical_or.accumulate(self.rows["unsplit"][here])
-        return left(taken, empties), left(taken * reached, empties & reached)
+        before = np.cumsum(taken, dtype=np.int64)
+        emptied = self.can_move[here] & (passed_by[here] == 0) & (before <= behind)
+        moved = np.maximum.accumulate(np.minimum(before, behind))
+        ends = np.append(np.flatnonzero(self.rows["unsplit"][here]), len(room))
+        # In front of each place where it may end: ranges emptied, and pages moved.
+        emptied_by, moved_by = (np.insert(a, 0, 0)[ends] for a in (np.cumsum(emptied), moved))
+        filled = np.sort(behind[self.is_free[here] & (room > 0)])
+        left = self.is_free[here].sum() + emptied_by - np.searchsorted(filled, moved_by)
+        return int(left.max()), int(left.min())
 
 
 def found_free(stepped: Array, targets: Bools) -> Array:

@@ -220,6 +220,17 @@ def test_compaction_may_end_at_a_large_folio_that_cannot_be_split(
     assert row.compacted_ranges == 4 - (pins > 0)
 
 
+def test_more_is_free_if_it_ends_before_it_fills_a_free_range() -> None:
+    """A page on a CPU's list keeps that from one free block: there is room for what moves."""
+    machine = Machine(2).folio(128, Kind.FILE, 16, flags=DIRTY | PRIVATE)
+    machine.put(256, Kind.ANON, pages=100).put(384, Kind.SLAB)
+    found = machine.put(SIZE, Kind.NO_REFERENCE, references=0).counted()
+    found.settle(np.array([SIZE]), Kind.PER_CPU)
+    ranges = Ranges(cast(Any, SimpleNamespace(ranges=found)))
+    (row,) = by_zone(ranges, {}, PAGE, np.ones(2, np.bool_))
+    assert (row.free_ranges, row.compacted_least, row.compacted_ranges) == (1, 0, 1)
+
+
 def test_kernels_that_do_not_move_large_folios_pass_them_by() -> None:
     machine = Machine(4).put(3, Kind.ANON, pages=10).folio(SIZE + 128, Kind.FILE, 16)
     machine.put(2 * SIZE, Kind.ANON, pages=10).put(3 * SIZE, Kind.SLAB)
