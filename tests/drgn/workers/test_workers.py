@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Shares of a work that worker processes do, and how they are added up."""
+"""Shares of a work that worker processes do."""
 
 import errno
 import os
@@ -7,27 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from operator import add
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from children import no_child_is_left
 
-from mmscope.drgn.reading import shares as shares_module
-from mmscope.drgn.reading.memory_left import UNKNOWN
-from mmscope.drgn.reading.shares import (
-    Shared,
-    SharedColumns,
-    merges,
-    none_of,
-    summed_up_to,
-)
-from mmscope.drgn.reading.struct_pages import _edges
 from mmscope.drgn.workers import workers
 from mmscope.drgn.workers.workers import KILLED, NotSharedError, Work, in_workers
-from mmscope.reports.commands.target_options import idle_cpus
 
 
 def done(jobs: int, shares: list[Any], work: Work) -> list[Any]:
@@ -162,80 +149,3 @@ def test_no_worker_outlives_its_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", ORPHANED], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None and parent.stdout.read() == b""
     assert parent.returncode == -signal.SIGKILL
-
-
-class Kept(SharedColumns):
-    ROWS, KINDS, MERGES = "rows", (np.uint64, np.uint16), merges(rows=add)
-
-    def __init__(self, most: int) -> None:
-        self.rows, self.MOST = 0, most
-        super().__init__()
-
-    def take(self, numbers: range) -> None:
-        self.keep(np.array(numbers), np.array(numbers))
-
-
-def kept(most: int, *pieces: range) -> Kept:
-    made = Kept(most)
-    for piece in pieces:
-        made.take(piece)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("left", "most", "whole"),
-    [(UNKNOWN, 20_000, True), (UNKNOWN, 19_999, False), (90_000, 20_000, False), (0, 0, False)],
-)
-def test_rows_are_kept_as_far_as_memory_has_room(
-    left: int, most: int, whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shares_module, "memory_left", lambda: shares_module.BESIDE + left)
-    one = kept(most, range(10_000), range(10_000, 20_000))
-    assert (one.rows, one.overflowed) == (20_000, not whole)
-    both = kept(most, range(10_000))
-    both.add_share(kept(most, range(10_000, 20_000)).share())
-    both.add_share(kept(most).share())
-    assert (both.rows, both.overflowed) == (20_000, not whole)
-    for each in (one, both):
-        columns = each.share()["kept"]
-        assert [column.tolist() for column in columns] == [[*range(20_000)]] * 2 * whole
-    both.restore(kept(most).share())
-    assert (both.rows, both.overflowed) == (0, False)
-
-
-class Few(Shared):
-    MERGES = merges(counts=summed_up_to(3), others=none_of)
-
-    def __init__(self, counts: dict[str, int], others: int = 0) -> None:
-        self.counts, self.others = counts, others
-
-
-def test_what_depends_on_what_came_before_is_not_added_up() -> None:
-    few = Few({"a": 1})
-    few.add_share(Few({"b": 2, "a": 3}).share())
-    assert list(few.counts.items()) == [("a", 4), ("b", 2)]
-    with pytest.raises(NotSharedError):
-        few.add_share(Few({"c": 1}).share())
-    with pytest.raises(NotSharedError):
-        Few({}).add_share(Few({}, 1).share())
-
-
-def test_shares_begin_where_no_free_block_lies_in_two() -> None:
-    pieces = [(at << 14, 0, 1 << 14) for at in range(16)]
-    assert _edges(pieces, 4, False) == [0, 4, 8, 12, 16]
-    assert _edges(pieces, 5, False) == [0, 4, 7, 10, 13, 16]
-    assert _edges(pieces, 16, False) == list(range(17))
-    assert _edges(pieces, 16, True) == [*range(0, 16, 2), 16]
-    assert _edges([(1, 0, 100), (101, 0, 100)], 2, True) == [0, 2]
-
-
-@pytest.mark.parametrize(
-    ("cpus", "load", "dead", "live"),
-    [(2, 0.2, 2, 1), (64, 3.0, 4, 4), (8, 0.0, 4, 2), (8, 6.4, 2, 2), (2, 9.0, 1, 1)],
-)
-def test_as_many_as_are_idle(
-    cpus: int, load: float, dead: int, live: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    assert (idle_cpus(live=False), idle_cpus(live=True)) == (dead, live)
