@@ -21,8 +21,9 @@ import contextlib
 import errno
 import io
 import os
+import select
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ MAX_LINE_BYTES = 2 << 20
 # print.
 MAX_TEXT_BYTES = 16 << 20
 PIECE = 64 << 10
+MOST_LINKS = 40  # MAXSYMLINKS (include/linux/namei.h)
 
 
 class LineTooLong(ValueError):
@@ -48,7 +50,10 @@ def open_plain(path: str | os.PathLike[str]) -> int:
     if stat.S_ISREG(os.stat(path).st_mode):
         # What has become a pipe since is not waited for.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        # Some of /proc and tracefs are plain by their mode, and wait for more: kmsg, trace_pipe.
+        ready = select.poll()
+        ready.register(descriptor, select.POLLIN)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode) and ready.poll(0):
             return descriptor
         os.close(descriptor)
     raise OSError(errno.EINVAL, "is not a plain file", os.fspath(path))
@@ -103,18 +108,18 @@ def open_own(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, *, alone: bool = False) -> None:
     """
     Refuse a folder of another user, or one that others may write to, to write in as root; so with
     each folder and link on the way to it. What is not there yet is passed over.
 
+    :param alone: others may not add files to it either, as they may where it is sticky.
     :raises OSError: it is one (``EPERM``, with words).
     """
     if os.geteuid() != 0:
         return
-    here, real = folder.absolute(), Path(os.path.realpath(folder))
     users, groups = trusted()
-    for place in (*reversed(here.parents), here, *reversed(real.parents), real):
+    for place in _on_the_way(folder):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             its = os.lstat(place)
             if stat.S_ISLNK(its.st_mode):
@@ -125,17 +130,39 @@ def check_folder(folder: Path) -> None:
                 why = why_foreign(its, users, groups)
             if why:
                 raise OSError(errno.EPERM, f"{why}; root does not use it", str(place))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if alone and (why := why_foreign(os.stat(folder), users, groups)):
+            raise OSError(errno.EPERM, f"{why}; root does not use it", str(folder))
 
 
-def make_folder(folder: Path, mode: int = 0o777) -> None:
+def _on_the_way(path: Path) -> Iterator[Path]:
+    """
+    Each folder and link that is passed on the way to a path, itself included, as the kernel does.
+
+    :raises OSError: links lead in a circle (``ELOOP``).
+    """
+    left, here, links = [*reversed(path.absolute().parts)], Path("/"), 0
+    while left:
+        name = left.pop()
+        here = here.parent if name == ".." else here / name
+        yield here
+        if here.is_symlink():
+            if (links := links + 1) > MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            left += reversed(here.readlink().parts)
+            here = here.parent
+
+
+def make_folder(folder: Path, mode: int = 0o777, *, alone: bool = False) -> None:
     """
     Make a folder, and those on the way to it, to write in.
 
+    :param alone: as of :func:`check_folder`.
     :raises OSError: it cannot be made, or others may change it.
     """
-    check_folder(folder)
+    check_folder(folder, alone=alone)
     folder.mkdir(mode, parents=True, exist_ok=True)
-    check_folder(folder)
+    check_folder(folder, alone=alone)
 
 
 def check_output(path: Path) -> None:
@@ -146,9 +173,13 @@ def check_output(path: Path) -> None:
     """
     check_folder(path.parent)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        owner = os.lstat(path).st_uid
-        if os.geteuid() == 0 and owner not in trusted()[0]:
-            raise OSError(errno.EPERM, f"belongs to user {owner}; not replaced", str(path))
+        its, folder = os.lstat(path), os.stat(path.parent)
+        if os.geteuid() == 0 and its.st_uid not in trusted()[0]:
+            raise OSError(errno.EPERM, f"belongs to user {its.st_uid}; not replaced", str(path))
+        # In a sticky folder anybody may give a file of root's another name.
+        linked = stat.S_ISREG(its.st_mode) and its.st_nlink > 1
+        if os.geteuid() == 0 and linked and folder.st_mode & stat.S_IWOTH:
+            raise OSError(errno.EPERM, "has another name elsewhere; not replaced", str(path))
 
 
 def read_plain(

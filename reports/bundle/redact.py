@@ -35,6 +35,7 @@ from typing import Any
 
 from mmscope import FOLDER
 from mmscope.drgn.tables.rows import HOLDS, Column, columns
+from mmscope.drgn.text.plain_file import check_output
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import IDENTIFIER, BundleError, Cell, SectionResult
 from mmscope.reports.bundle.leftovers import scratch
@@ -465,9 +466,19 @@ def wanted_names(args: argparse.Namespace) -> Names | None:
 
 
 def refuse_old_map(path: Path | None) -> None:
-    """Before the work: a map that is there is that of another redaction."""
-    if path is not None and os.path.lexists(path):
+    """
+    Before the work: a map that is there is that of another redaction.
+
+    :raises UsageError: there is one, or other users could misdirect it (``plain_file``).
+    """
+    if path is None:
+        return
+    if os.path.lexists(path):
         raise UsageError(f"{path}: already exists; choose another name for the map")
+    try:
+        check_output(path)
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
 
 
 def write_map(names: Names | None, path: Path | None) -> None:

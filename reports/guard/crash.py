@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Make a capture of each vmcore that has none."""
     args.output = args.output.absolute()
     try:
-        make_folder(args.output, 0o700)
+        make_folder(args.output, 0o700, alone=True)
         captures.tidy(args.output)
     except OSError as error:
         raise UsageError(f"{error.filename or args.output}: {error.strerror}") from None

@@ -272,7 +272,7 @@ class Guard:
             if self.lock is not None:
                 os.close(self.lock)
             self.lock, self.shows_pid = None, False
-            make_folder(self.args.output, 0o700)
+            make_folder(self.args.output, 0o700, alone=True)
             self.lock = captures.locked(path, wait=False)
             self.wrong["clearing up"] = ""  # is to be done
 

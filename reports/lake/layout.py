@@ -246,7 +246,7 @@ def writing(lake: Lake) -> Iterator[list[File]]:
     """
     folder = lake.folder
     try:
-        check_folder(folder)
+        check_folder(folder, alone=True)
         # What root reads is root's alone, as a bundle is: no other user gets into the folder.
         folder.mkdir(mode_of_folder(mode_of_file()), parents=True, exist_ok=True)
         _files_if_any(lake)  # nothing is written where there is something else

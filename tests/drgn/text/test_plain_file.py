@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Files of strangers: plain ones, with lines and sizes that have a bound."""
 
+import contextlib
 import errno
 import io
 import os
@@ -36,6 +37,17 @@ def test_what_is_no_plain_file_is_refused_and_not_waited_for(
         with pytest.raises(OSError, match="is not a plain file") as error:
             read(tmp_path / "x")
         assert error.value.filename == str(tmp_path / "x")
+
+
+def test_what_is_plain_by_its_mode_and_waits_for_more_is_refused() -> None:
+    """The kernel's log as syslogd reads it, read to its end."""
+    log = os.open("/proc/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while os.read(log, 1 << 16):
+            pass
+    os.close(log)
+    with pytest.raises(OSError, match="is not a plain file"):
+        open_plain("/proc/kmsg")
 
 
 @pytest.mark.parametrize("length", [70_000, 200_000])  # more than is read at once
@@ -174,6 +186,15 @@ def test_a_sticky_folder_is_for_what_is_ones_own(tmp_path: Path) -> None:
         of_no_one(folder / name)
         with pytest.raises(PermissionError, match="belongs to user 65534; not replaced"):
             check_output(folder / name)
+    # Anybody may give a file of root's another name there (fs.protected_hardlinks=0).
+    os.link(folder / "mine", folder / "twice")
+    with pytest.raises(PermissionError, match="has another name elsewhere; not replaced"):
+        check_output(folder / "twice")
+    os.link(folder / "twice", tmp_path / "backup")
+    check_output(tmp_path / "backup")
+    with pytest.raises(PermissionError, match="may be written to by others"):
+        check_folder(folder, alone=True)
+    make_folder(folder / "captures", alone=True)
 
 
 def test_a_link_of_ones_own_may_lead_to_a_folder(tmp_path: Path) -> None:
@@ -181,6 +202,20 @@ def test_a_link_of_ones_own_may_lead_to_a_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("there")
     make_folder(tmp_path / "link/new", 0o700)
     assert (tmp_path / "there/new").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_of_ones_own_may_not_lead_through_one_of_another_user(tmp_path: Path) -> None:
+    """Where it leads is for the other to change."""
+    planted(tmp_path / "theirs")
+    (tmp_path / "roots/deep").mkdir()
+    (tmp_path / "mine").symlink_to("theirs/deep")
+    for folder in (tmp_path / "mine", tmp_path / "roots/../mine/er"):
+        with pytest.raises(PermissionError, match="is a link of another user") as error:
+            check_folder(folder)
+        assert error.value.filename == str(tmp_path / "theirs")
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(OSError, match="symbolic links"):
+        check_folder(tmp_path / "circle/x")
 
 
 def test_under_sudo_folders_of_the_user_who_called_it_are_written_in(

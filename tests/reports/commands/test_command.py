@@ -645,6 +645,16 @@ def test_a_planted_name_is_refused_and_what_it_leads_to_stays(
     assert sorted(os.listdir(shared)) == ["folder", "link"] and not os.listdir(shared / "folder")
 
 
+def test_a_map_of_names_goes_where_no_other_user_leads_it(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", NO_ONE, NO_ONE)
+    words = [*WRITES["redact"], "-o", tmp_path / "made", "--redact-map", tmp_path / "theirs/map"]
+    result = run(*words, prefix=["env", "-u", "SUDO_UID"])
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"mmscope: {tmp_path}/theirs: belongs to user 65534; root")
+    assert not os.listdir(tmp_path / "theirs") and not (tmp_path / "made").exists()
+
+
 @pytest.mark.parametrize("command", ["report", "compare"])
 def test_a_page_that_cannot_be_written_is_refused_before_the_work(
     command: str, tmp_path: Path

@@ -129,8 +129,10 @@ def test_what_is_in_the_place_of_a_file_of_state_is_not_used(
 @pytest.mark.parametrize("action", ["run", "crash"])
 def test_a_folder_that_others_may_write_to_is_refused(folder: Path, action: str) -> None:
     folder.mkdir()
-    for change in (lambda: folder.chmod(0o777), lambda: (folder.chmod(0o700), of_no_one(folder))):
-        change()
+    for mode in (0o777, 0o1777, 0o700):
+        folder.chmod(mode)
+        if mode == 0o700:
+            of_no_one(folder)
         refused = run("guard", action, "-o", folder, prefix=["env", "-u", "SUDO_UID"])
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused.stderr
         assert f"{folder}: " in refused.stderr and "root does not use it" in refused.stderr

@@ -121,6 +121,14 @@ def test_what_root_adds_to_is_roots_alone(
     assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {mode, mode & 0o666}
 
 
+def test_a_lake_where_others_may_add_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake").chmod(0o1777)
+    with pytest.raises(layout.LakeError, match="may be written to by others; root does not use it"):
+        lake_of(tmp_path, small(tmp_path / "b", "a"))
+    assert not os.listdir(tmp_path / "lake")
+
+
 def test_files_stay_few_however_many_come_singly(tmp_path: Path) -> None:
     for number in range(9):
         lake_of(tmp_path, small(tmp_path / f"b{number}", f"h{number}", kills=number + 1))
