@@ -20,6 +20,8 @@ import struct
 import time
 from pathlib import Path
 
+from mmscope.drgn.text.plain_file import open_plain
+
 # What a compressed file begins with, and how to get the dump out of it.
 COMPRESSED = {
     b"\x28\xb5\x2f\xfd": "zstd -d",
@@ -49,9 +51,9 @@ def head_of(path: Path) -> bytes:
     """
     The first bytes of a file, by which its format is known.
 
-    :raises OSError: it cannot be read.
+    :raises OSError: it cannot be read, or is no plain file.
     """
-    with path.open("rb") as file:
+    with open(open_plain(path), "rb") as file:
         return file.read(64)
 
 

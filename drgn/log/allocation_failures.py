@@ -101,7 +101,7 @@ class AllocationFailure:
     nodemask: str | None = column(holds="kernel", help="nodes of the memory policy")
     cpuset: str | None = column(holds="cgroup", help="last component of the task's cpuset")
     mems_allowed: str | None = column(holds="kernel", help="nodes of that cpuset")
-    work: str | None = column(holds="kernel", help="of a worker: workqueue and function")
+    work: str | None = column(holds="words", help="of a worker: workqueue and function")
     caller: str | None = column(
         holds="kernel", help="function that wanted the memory: the first outside the allocators"
     )

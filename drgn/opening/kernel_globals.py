@@ -77,7 +77,7 @@ def declare_from(file: Path) -> int:
         raise NoDebugInfoError(f"{file}: {error.strerror}") from error
     except (KeyError, AttributeError):
         raise NoDebugInfoError(f'{file}: has no table [globals] of lines name = "type"') from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NoDebugInfoError(f"{file}: {error}") from error
     return len(table)
 

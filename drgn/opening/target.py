@@ -46,6 +46,7 @@ from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.tables.hostile_text import cut
+from mmscope.drgn.text.plain_file import open_plain
 
 # A class of its own since drgn 0.3.0; before, drgn raised Exception itself.
 BadDataError: type[Exception] = getattr(drgn, "BadDataError", Exception)
@@ -324,14 +325,13 @@ def _why_forbidden() -> str:
 def _check_readable(path: Path, what: str) -> None:
     try:
         mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        if stat.S_ISDIR(mode):
+            raise TargetError(f"{path}: is a folder; {what} must be a file")
+        if not stat.S_ISREG(mode):
             raise TargetError(f"{path}: is a pipe or a device; {what} must be a file")
-        with path.open("rb"):
-            pass
+        os.close(open_plain(path))
     except FileNotFoundError:
         raise TargetError(f"{path}: no such file (given as {what})") from None
-    except IsADirectoryError:
-        raise TargetError(f"{path}: is a folder; {what} must be a file") from None
     except PermissionError:
         raise TargetError(f"{path}: no permission to read it; run as root or copy it") from None
     except OSError as error:

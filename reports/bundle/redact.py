@@ -107,8 +107,11 @@ SUFFIX = re.compile(r"(?:@?(?:0x)?[0-9a-f]{8,16}| ?\([0-9a-fx]+\)|\([0-9]+:.*\))
 # every table, also of older bundles; and columns about the module of their row.
 MODULES = {"cache": "cache", "module": "module", "filesystem": "module", "resource": "words"}
 OF_MODULE = {"function": "symbol", "owner": "symbol", "file": "file"}
-# Columns that bundles of mmscope 0.2 and before declare as the kernel's own.
-HELD = {("memory_options", "value"): "words", ("physical_memory_parts", "options"): "words"}
+# Columns that older bundles declare as the kernel's own.
+HELD = {
+    **{("memory_options", "value"): "words", ("physical_memory_parts", "options"): "words"},
+    ("allocation_failures", "work"): "words",  # a driver's workqueue, and its function
+}
 # Kinds of text that Names has a method for; others are names that are replaced whole.
 METHODS = {
     *("kernel", "words", "comm", "frame", "command", "profile", "label", "source"),

@@ -54,7 +54,8 @@ def apply(parser: argparse.ArgumentParser, command: str) -> None:
     except OSError as error:
         words = f"{error.filename or path}: {error.strerror}"
         raise UsageError(f"{words}; {INSTEAD}= for a command without settings") from None
-    except (argparse.ArgumentError, ValueError) as error:  # TOMLDecodeError is a ValueError
+    # TOMLDecodeError is a ValueError.
+    except (argparse.ArgumentError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: {in_plain_words(str(error))}") from None
 
 

@@ -96,18 +96,24 @@ def _tried_before(folder: Path) -> dict[str, captures.Incident]:
     """State of the dumps that were tried, by the name of the capture."""
     try:
         kept = json.loads(read_plain(folder / KNOWN, own=True))
-        known = {str(one["name"]): one for one in kept if str(one["core"]["path"])}
-    except (OSError, ValueError, TypeError, KeyError):
+        known = {str(one["name"]): one for one in kept if _has_dump(one)}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         known = {}
     for path, one in captures.captures(folder):
-        if "core" in one:
+        if _has_dump(one):
             known[path.name] = {name: one.get(name) for name in KEPT} | {"name": path.name}
     return known
 
 
+def _has_dump(one: Any) -> bool:
+    """True if what is kept of a capture says of which dump it is."""
+    core = one.get("core") if isinstance(one, dict) else None
+    return isinstance(core, dict) and isinstance(core.get("path"), str)
+
+
 def _remember(folder: Path) -> None:
     """Remember what became of dumps, for as long as they are there."""
-    kept = [one for one in _tried_before(folder).values() if Path(one["core"]["path"]).exists()]
+    kept = [one for one in _tried_before(folder).values() if os.path.exists(one["core"]["path"])]
     captures.write(folder / KNOWN, json.dumps(kept, indent=1) + "\n")
 
 

@@ -136,7 +136,7 @@ def _read(path: Path) -> Trigger | None:
         list(_Plain().parse(trigger.title))
     except OSError as error:
         raise UsageError(f"{path}: is not a trigger: {error.strerror}") from None
-    except (TypeError, ValueError) as error:  # TOMLDecodeError is a ValueError
+    except (TypeError, ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise UsageError(f"{path}: is not a trigger: {error}") from None
     return trigger
 

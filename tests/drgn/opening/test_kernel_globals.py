@@ -165,6 +165,7 @@ def test_declarations_may_be_in_a_file(prog: Program, tmp_path: Path) -> None:
         ('[globals]\n"a b" = "int"', "'a b' is no name of a global"),
         ("[globals", "more.toml: "),
         ("\0", "more.toml: "),
+        ("x = " + "[" * 9999, "more.toml: maximum recursion"),
     ],
 )
 def test_a_file_of_something_else_is_said_in_a_line(tmp_path: Path, text: str, why: str) -> None:

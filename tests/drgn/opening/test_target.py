@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from descriptors import drain_kernel_log
 from elf_files import BUILD_ID, ET_CORE, ET_EXEC, PT_LOAD, PT_NOTE, VMLINUX, elf, gnu, note, vmcore
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,6 +144,11 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert "is a pipe or a device; --core must be a file" in refusal(tmp_path / "pipe")
     core = file(tmp_path, vmcore())
     assert "is a pipe or a device; symbols must be a file" in refusal(core, [tmp_path / "pipe"])
+
+
+def test_what_waits_for_more_is_not_waited_for() -> None:
+    said = "/proc/kmsg: cannot be read: is not a plain file"
+    assert refusal(drain_kernel_log()) == said
 
 
 def test_symbols_that_are_not_there(tmp_path: Path) -> None:

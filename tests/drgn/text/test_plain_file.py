@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Files of strangers: plain ones, with lines and sizes that have a bound."""
 
-import contextlib
 import errno
 import io
 import os
@@ -9,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from descriptors import drain_kernel_log
 
 from mmscope.drgn.text.plain_file import (
     LineTooLong,
@@ -40,14 +40,8 @@ def test_what_is_no_plain_file_is_refused_and_not_waited_for(
 
 
 def test_what_is_plain_by_its_mode_and_waits_for_more_is_refused() -> None:
-    """The kernel's log as syslogd reads it, read to its end."""
-    log = os.open("/proc/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-    with contextlib.suppress(BlockingIOError):
-        while os.read(log, 1 << 16):
-            pass
-    os.close(log)
     with pytest.raises(OSError, match="is not a plain file"):
-        open_plain("/proc/kmsg")
+        open_plain(drain_kernel_log())
 
 
 @pytest.mark.parametrize("length", [70_000, 200_000])  # more than is read at once

@@ -16,6 +16,7 @@ from checkout import ROOT
 from report_bundle import tables, tables_of, write_bundle
 from rows_of_tables import Contents
 
+from mmscope.drgn.log.allocation_failures import AllocationFailure
 from mmscope.drgn.machine.boot_options import MemoryOption
 from mmscope.drgn.owners.alloc_tags import AllocTag
 from mmscope.drgn.tables.rows import HOLDS, column, columns
@@ -401,6 +402,22 @@ def test_values_of_the_kernels_command_line_go_also_from_an_older_bundle(tmp_pat
             writer.finish({}, [])
         (read,) = Bundle(tmp_path / f"a{number}").rows("memory_options")
         assert (read["name"], read["value"]) == ("crashkernel", "name-1,512M")
+
+
+def test_a_drivers_workqueue_and_function_go_also_from_an_older_bundle(tmp_path: Path) -> None:
+    cells = {"work": "acme_wq acme_fill", "what": "page allocation failure", "failure": 1}
+    row = tuple(cells.get(c.name) for c in columns(AllocationFailure))
+    older = [
+        dataclasses.replace(c, holds="kernel") if c.name == "work" else c
+        for c in columns(AllocationFailure)
+    ]
+    for number, described in enumerate((AllocationFailure, older)):
+        with Writer(tmp_path / f"a{number}") as plain:
+            writer = RedactingWriter(plain, Names(), {})
+            writer.table("allocation_failures", "", described, [row], section="oom_kills")
+            writer.finish({}, [])
+        (read,) = Bundle(tmp_path / f"a{number}").rows("allocation_failures")
+        assert read["work"] == "name-1 name-2"
 
 
 def test_source_files_stay_but_for_where_somebody_built_a_module() -> None:

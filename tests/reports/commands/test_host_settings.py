@@ -60,6 +60,7 @@ def test_what_is_typed_goes_before_it(file: Path) -> None:
         ("[guard]\ntext = 1", "text: is true or false, not 1"),
         ("guard = 1", "guard: is a table: [guard]"),
         ("[guard", "Expected ']' at the end of a table declaration (at end of document)"),
+        ("limit = " + "[" * 9999, "maximum recursion"),
         ("limit = 3", "'limit' is no key of settings of all commands: there are cpu-budget, mode"),
     ],
 )

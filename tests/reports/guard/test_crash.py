@@ -84,6 +84,20 @@ def test_one_whose_capture_made_room_for_another_is_not_read_again(place: Path) 
     assert crash(place).returncode == 1 and len(found(place)) == 1
 
 
+@pytest.mark.parametrize(
+    "core", [5, None, [], {}, {"path": 5}, {"path": "\0"}, {"path": "x" * 5000}], ids=str
+)
+def test_what_is_kept_of_dumps_may_be_damaged(place: Path, core: object) -> None:
+    (place / "dump.202611230300").write_bytes(b"not a dump")
+    crash(place)
+    ((path, said),) = found(place)
+    captures.write_incident(path, said | {"core": core})
+    captures.write(path.parent / ".dumps.json", json.dumps([5, {"name": "x", "core": core}]))
+    again = crash(place)
+    assert again.returncode == 1 and "could not be read" in again.stderr, again.stderr
+    assert len(found(place)) == 2
+
+
 def test_one_whose_reading_was_cut_short_is_tried_once_more(place: Path) -> None:
     (place / "dump.202611230300").write_bytes(b"not a dump")
     assert crash(place).returncode == 1

@@ -334,6 +334,7 @@ def test_a_trigger_of_the_same_name_takes_the_place_of_one_that_is_here(tmp_path
     ("text", "why"),
     [
         ("title = ", "Invalid value"),
+        ("title = " + "[" * 9999, "maximum recursion"),
         ('title="x"\nseverity="bad"\nsql="select 1"', "severity is one of"),
         ('title="x"\nseverity="notice"\nsql="select 1"\nhold="5"', "hold = '5'"),
         ('title="x"\nseverity="notice"\nsql="select 1"\nwhen=5', "when = 5"),
