@@ -184,7 +184,10 @@ def _files_in(lake: Lake, description: bytes) -> list[File]:
                 f"{lake}: is a lake of layout {number}, by mmscope {str(data.get('mmscope'))[:40]};"
                 f" mmscope {__version__} reads layout {LAYOUT}: use a newer mmscope"
             )
-        return [_file(item) for item in data["files"]]
+        files = [_file(item) for item in data["files"]]
+        if len({(file.table, file.day, file.name) for file in files}) < len(files):
+            raise ValueError("a file is listed twice")  # its rows would count twice
+        return files
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = in_words(f"{type(error).__name__}: {error}")
         raise LakeError(f"{lake}: {DESCRIPTION} is damaged: {why}") from error

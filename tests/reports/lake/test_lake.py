@@ -417,6 +417,15 @@ class TestBadInput:
         with pytest.raises(layout.LakeError, match=r"lake\.json is damaged: .* is no whole number"):
             read_catalog(tmp_path / "lake")
 
+    def test_no_file_counts_twice(self, tmp_path: Path) -> None:
+        lake_of(tmp_path, small(tmp_path / "b", "h"))
+        described = tmp_path / "lake/lake.json"
+        said = json.loads(described.read_text())
+        said["files"].append(said["files"][0] | {"rows": 7})
+        described.write_text(json.dumps(said))
+        with pytest.raises(layout.LakeError, match="lake.json is damaged: .* is listed twice"):
+            read_catalog(tmp_path / "lake")
+
     @pytest.mark.parametrize("name", ["lake.json", ".lock", "lake_bundles"])
     def test_what_is_no_plain_file_is_not_waited_for(self, tmp_path: Path, name: str) -> None:
         lake_of(tmp_path, small(tmp_path / "b", "h"))
