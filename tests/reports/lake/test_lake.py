@@ -423,7 +423,7 @@ class TestBadInput:
         said = json.loads(described.read_text())
         said["files"].append(said["files"][0] | {"rows": 7})
         described.write_text(json.dumps(said))
-        with pytest.raises(layout.LakeError, match="lake.json is damaged: .* is listed twice"):
+        with pytest.raises(layout.LakeError, match=r"lake\.json is damaged: .* is listed twice"):
             read_catalog(tmp_path / "lake")
 
     @pytest.mark.parametrize("name", ["lake.json", ".lock", "lake_bundles"])
