@@ -76,7 +76,7 @@ from mmscope.drgn.sections.section import (
     not_in_text,
 )
 from mmscope.drgn.tables.bounds import Impossible
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.table import table_of, tables_of
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
@@ -106,16 +106,20 @@ class FreeMemory:
     ) -> None:
         fields = flag_fields(prog)
         self.prog, self.types = prog, pageblock_types(prog)
-        zones = []
+        # Before v5.12 holes have the flags of the first (init_unavailable_mem(), mm/page_alloc.c).
+        zones, all_zones = [], [0]
         self.zone_names: dict[int, tuple[int, str]] = {}
         for node, number, zone in for_each_zone(prog):
+            all_zones.append(number)
             if zone.present_pages.value_():
                 start = zone.zone_start_pfn.value_()
                 zones.append((number, start, start + zone.spanned_pages.value_()))
                 self.zone_names[number] = node, zone_name(zone)
         self._blocks = FreeBlockFinder(prog, self.types, fields)
         self._pcp = PcpFinder(prog)
-        self._pageblocks = PageblockPages(self.types, fields, zones, flag(prog, "PG_reserved"))
+        self._pageblocks = PageblockPages(
+            self.types, fields, zones, all_zones, flag(prog, "PG_reserved")
+        )
         consumers: list[Consumer] = [self._blocks, self._pcp, self._pageblocks, *more]
         self.scan = scan_struct_pages(prog, consumers, progress=progress, jobs=jobs)
         self.counters: dict[tuple[int, str], FreeCounters] | Exception
@@ -370,6 +374,9 @@ def pageblocks_from_memory(memory: Memory) -> Found:
             node, name = free.zone_names[zone]
             what = plural(blocks, "pageblock")
             found.differ(f"beyond the ends of zone {name} of node {node}: {what}")
+        found.differ(
+            *if_any(free.pageblocks.nowhere, "of no zone of this machine: {}", "pageblock")
+        )
         if not memory.live:
             found.remarks += counts_apart(rows, by_name, free.types.order)
     found.add(Pageblocks, rows)

@@ -17,6 +17,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 
 import numpy as np
 from drgn import FaultError, FindObjectFlags, Object, Program, offsetof
@@ -291,30 +292,35 @@ class PageblockPages(Shared):
     the zone. This looks at the same pages.
 
     :param reserved: PG_reserved.
-    :param zones: (zone index, first PFN, PFN after the last) of every zone.
+    :param zones: (zone index, first PFN, PFN after the last) of every zone with pages.
+    :param all_zones: index of every zone, without pages too.
     :ivar outside: by zone index, pageblocks whose first page says that it is of the zone, beyond
         whose ends it lies. Reserved ones do not count: holes have the flags of a zone nearby
         (``init_unavailable_range()``, mm/mm_init.c).
+    :ivar nowhere: pageblocks whose first page says that it is of a zone that there is not.
     """
 
     columns = ("flags", "mapcount", "private")
-    MERGES = merges(zone=np.maximum, census=summed, outside=summed)
+    MERGES = merges(zone=np.maximum, census=summed, outside=summed, nowhere=add)
 
     def __init__(
         self,
         types: PageblockTypes,
         fields: FlagFields,
         zones: Sequence[tuple[int, int, int]],
+        all_zones: Sequence[int],
         reserved: int,
     ) -> None:
         self.types = types
         self.reserved = np.uint64(reserved)
         self.fields = fields
         self.zones = zones
+        self.all_zones = all_zones
         count = len(types.types)
         self.zone = np.full(count, -1, np.int32)
         self.census: dict[tuple[int, int], int] = {}
         self.outside = Counter[int]()
+        self.nowhere = 0
 
     def take(self, chunk: PageChunk) -> None:
         step = 1 << self.types.order
@@ -348,8 +354,11 @@ class PageblockPages(Shared):
         if not len(pfns):
             return
         flags = chunk["flags"][pfns - chunk.start_pfn]
-        known = self.types.online[pfns >> self.types.online_order] & (flags & self.reserved == 0)
-        pfns, index = pfns[known], self.fields.zone_index(flags[known])
+        index = self.fields.zone_index(flags)
+        known = self.types.online[pfns >> self.types.online_order]
+        self.nowhere += int((known & ~np.isin(index, self.all_zones)).sum())
+        known &= flags & self.reserved == 0
+        pfns, index = pfns[known], index[known]
         for zone, zone_start, zone_end in self.zones:
             here = pfns[index == zone]
             if out := int(np.count_nonzero((here < zone_start) | (here >= zone_end))):

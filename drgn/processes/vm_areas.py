@@ -16,6 +16,8 @@ anon_vma or a file leads to, whatever the tree of a process says.
 Cannot know: the names of files (that takes a walk for each).
 """
 
+import functools
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +44,8 @@ VM_PFNMAP = 0x400
 VM_LOCKED = 0x2000
 VM_HUGETLB = 0x40_0000
 VM_MIXEDMAP = 0x1000_0000
+# Up to v6.18, without an enum of them (VMA_READ_BIT): VM_SEALED is the last, bit 42.
+KNOWN_FLAGS = (1 << 43) - 1
 
 # Fan-out is at least 5: deeper trees hold more than memory can.
 MAX_DEPTH = 16
@@ -96,7 +100,7 @@ def read_vm_areas(prog: Program, trees: U64s, gaps: Gaps) -> VmAreas:
     vmas, read = read_members(prog, areas, prog.type("struct vm_area_struct"), COLUMNS, gaps)
     # The tree says where it is, and so does the VMA.
     sound = read & (vmas["start"] == starts) & (vmas["end"] == last + np.uint64(1))
-    sound &= ~_without_operations(prog, vmas)
+    sound &= ~_impossible(prog, vmas)
     damaged += int(((read | running) & ~sound).sum())
     order = np.lexsort((starts, owners))
     order = order[sound[order]]
@@ -104,6 +108,21 @@ def read_vm_areas(prog: Program, trees: U64s, gaps: Gaps) -> VmAreas:
     return VmAreas(
         owners[order], vmas["start"], vmas["end"], vmas["flags"], vmas["ops"] == 0, damaged
     )
+
+
+def _impossible(prog: Program, vmas: Array) -> Bools:
+    """Mask of VMAs with flags that the kernel does not have, or of files without operations."""
+    unknown: Bools = (vmas["flags"] & ~np.uint64(_known_flags(prog))) != 0
+    return unknown | _without_operations(prog, vmas)
+
+
+def _known_flags(prog: Program) -> int:
+    """Every flag of a VMA that this kernel has a name for, on any architecture."""
+    try:
+        bits = prog.constant("VMA_READ_BIT").type_.enumerators or ()
+    except LookupError:
+        return KNOWN_FLAGS
+    return functools.reduce(operator.or_, (1 << each.value for each in bits))
 
 
 def _without_operations(prog: Program, vmas: Array) -> Bools:
@@ -152,7 +171,7 @@ def _red_black(prog: Program, trees: U64s, gaps: Gaps, running: bool) -> VmAreas
         nodes, low, high, owners = nodes[there], low[there], high[there], np.tile(owners, 2)[there]
     damaged += len(nodes)  # deeper than any tree
     vmas, owners = np.concatenate(parts), np.concatenate(of)
-    odd = _without_operations(prog, vmas)
+    odd = _impossible(prog, vmas)
     damaged += int(odd.sum())
     vmas, owners = vmas[~odd], owners[~odd]
     order = np.lexsort((vmas["start"], owners))

@@ -148,6 +148,10 @@ TOO_MANY = "the zones are damaged: they have more pages than any machine"
 PRESENT = {
     "memory_ledger": r"zone \w+ of node 1 has [0-9,]+ present pages, 262,144 were found",
 }
+VMA_IS_DAMAGED = {
+    **dict.fromkeys(("process_shares", "would_free"), "1 VMA is damaged: not counted here"),
+    "page_tables": "1 VMA or node of a tree is damaged, and left out",
+}
 SAID: dict[str, dict[str, str]] = {
     "present_pages 2^60": {
         "zones": rf"zones\.present_pages: {PAGES_OF_ANY}",
@@ -339,11 +343,8 @@ SAID: dict[str, dict[str, str]] = {
     "a thread group that there is not": {
         "task_waits": "1 task has another PID than struct pid, or"
     },
-    "a VMA of a file without operations": {
-        "process_shares": "1 VMA is damaged: not counted here",
-        "would_free": "1 VMA is damaged: not counted here",
-        "page_tables": "1 VMA or node of a tree is damaged, and left out",
-    },
+    "a VMA of a file without operations": VMA_IS_DAMAGED,
+    "a VMA with a flag of no name": VMA_IS_DAMAGED,
     "a file of no mapping": dict.fromkeys(
         ("file_maps", "rmap_cost"), r"\d+ bytes of (files, mappings and inodes|mapped files) could"
     ),
@@ -421,7 +422,7 @@ ON_ONE: tuple[Together, ...] = (
         *("ksm_rmap_items 2^28", "a thread group that there is not"),
     ),
     ("a zone's lock with a queue of no CPU", "memory.max of the root 1", "a stack nowhere"),
-    ("nr_node_ids 2^31",),
+    ("nr_node_ids 2^31", "a VMA with a flag of no name"),
 )
 
 

@@ -338,6 +338,9 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "shared memory of another device": lambda prog: say(prog["shm_mnt"].mnt_sb.s_dev, 0x40D),
     "a thread group that there is not": lambda prog: say(processes(prog)[0].tgid, 30_000),
     "a VMA of a file without operations": lambda prog: say(_code_of_init(prog).vm_ops, 0),
+    "a VMA with a flag of no name": lambda prog: say(
+        vm_flags(_code_of_init(prog)), _code_of_init(prog).vm_flags.value_() | 1 << 60
+    ),
     "a file of no mapping": lambda prog: say(find_task(prog, 1).mm.exe_file.f_mapping, ONES),
     "a mapped file with an empty tree": lambda prog: say(
         find_task(prog, 1).mm.exe_file.f_mapping.i_mmap.rb_root.rb_node, 0

@@ -19,7 +19,7 @@ from mmscope.drgn.free.pageblocks import (
     pageblocks,
     set_pageblock_order,
 )
-from mmscope.drgn.reading.struct_pages import FlagFields
+from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
 
 NAMES = ["Unmovable", "Movable", "Reclaimable", "HighAtomic", "CMA", "Isolate"]
 ISOLATE = NAMES.index("Isolate")
@@ -68,9 +68,19 @@ def test_a_pfn_beyond_the_last_section_has_no_type() -> None:
 
 
 def census(types: PageblockTypes, zones: list[int]) -> PageblockPages:
-    result = PageblockPages(types, FlagFields(0, 0, 0, 0, 4), [], 0)
+    result = PageblockPages(types, FlagFields(0, 0, 0, 0, 4), [], [], 0)
     result.zone = np.array(zones, np.int32)
     return result
+
+
+def test_pages_of_a_zone_that_is_not_there_are_counted() -> None:
+    """Two bits of zone: 1 and 2 are there; reserved or not."""
+    flags = np.array([1, 1 | 4, 3, 2 | 4, 3 | 4], np.uint64).repeat(4)
+    pages = np.zeros(len(flags), [("flags", "<u8")])
+    pages["flags"] = flags
+    found = PageblockPages(types_of(0, 0, 0, 0, -1), FlagFields(0, 3, 60, 0, 4), [], [1, 2], 4)
+    found.take(PageChunk(0, 0, pages))
+    assert found.nowhere == 1
 
 
 ZONES = {0: (0, "DMA"), 1: (0, "Normal")}
