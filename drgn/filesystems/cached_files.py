@@ -43,6 +43,7 @@ from mmscope.drgn.filesystems.super_blocks import (
 from mmscope.drgn.ledger.file_pages import COLUMNS, KIND_COLUMNS, FilePages
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.machine.vm_counters import drift, vm_counters_once
+from mmscope.drgn.processes.open_files import open_files
 from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name, is_unhashed, path_below
 from mmscope.drgn.reading.kernel_arrays import TORN, Array, Bools, Columns, Gaps, S64s, U32s, U64s
 from mmscope.drgn.reading.kernel_names import name_at
@@ -63,7 +64,7 @@ from mmscope.drgn.tables.display import if_any, plural
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import Inside, table, tables_of
 
-MAPPING = {"host": "host", "nrpages": "nrpages"}
+MAPPING = {"host": "host", "nrpages": "nrpages", "tree": "i_mmap.rb_root.rb_node"}
 INODE = {
     "sb": "i_sb",
     "ino": "i_ino",
@@ -261,6 +262,7 @@ class CachedFiles:
     numbers_unlike: int = 0  # of inodes of shared memory, that were not given yet
     links_unlike: int = 0  # of tmpfs, with links and in no directory, or the other way round
     beyond_end: int = 0  # of shared memory, with more pages than fit before their end
+    in_use: int = 0  # of shared memory, mapped or open, while their dentry says not
     gaps: Gaps = field(default_factory=Gaps)
 
     @property
@@ -675,12 +677,26 @@ def cached_files_once(memory: Memory) -> CachedFiles:
 
     :raises FaultError, LookupError: the struct pages or the super blocks cannot be read.
     """
-    return memory.once(
-        "cached_files",
-        lambda: read_cached_files(
+
+    def read() -> CachedFiles:
+        files = read_cached_files(
             memory.prog, ledger_pages(memory)[0].files, super_blocks_once(memory)
-        ),
-    )
+        )
+        if not memory.live:
+            _hold_what_is_in_use(memory, files)
+        return files
+
+    return memory.once("cached_files", read)
+
+
+def _hold_what_is_in_use(memory: Memory, files: CachedFiles) -> None:
+    """Take files that a process maps or has open for held, and count those: dentries say not."""
+    if (left := files.held == NOT_HELD).any():
+        used = files.of_mapping["tree"] != 0
+        with contextlib.suppress(FaultError, LookupError):
+            used |= np.isin(files.of_mapping["host"], open_files(memory).files["inode"])
+        files.held[left & used] = HELD
+        files.in_use = int(np.count_nonzero(left & used))
 
 
 def cached_files_from_memory(memory: Memory) -> Found:
@@ -749,6 +765,14 @@ def say_unknown(files: CachedFiles, found: Found) -> None:
             "readable: whether these are open or mapped is unknown, and they are in no count of "
             "unused files"
         )
+    found.differ(
+        *if_any(
+            files.in_use,
+            "{}, and their dentries say that nobody holds them: damaged",
+            "file of shared memory is in use",
+            "files of shared memory are in use",
+        )
+    )
     if files.other_rows:
         found.notes.append(
             f"files with few pages were too many to keep: they are in {files.other_rows:,} parts, "

@@ -8,7 +8,7 @@ waiters (``struct rwsem_waiter``, on the waiting tasks' stacks) are read one by 
 Cannot know: which readers hold a lock. The kernel notes the last reader that took it, which may
 have released it already; it notes a writer exactly. With PREEMPT_RT the lock is built on an
 rt_mutex (kernel/locking/rwbase_rt.c), where tasks queue by priority. It notes no reader, nor what a
-task wants that is queued; when no task has it, it looks free although tasks may be queued.
+task wants that is queued.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 
 from mmscope.drgn.processes.kernel_stacks import folded, function_names, kernel_frames
-from mmscope.drgn.reading.kernel_arrays import Array, U64s, member_path
+from mmscope.drgn.reading.kernel_arrays import Array, Gaps, U64s, member_path
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.rwsem_counts import (
     FLAG_WAITERS,
@@ -30,6 +30,7 @@ from mmscope.drgn.reading.rwsem_counts import (
     lock_counts,
     lock_state,
 )
+from mmscope.drgn.reading.scattered_reads import read_members
 
 MAX_LOCKS = 100
 MAX_WAITERS = 1000  # of one lock
@@ -67,6 +68,11 @@ def taken_locks(
     locks: list[tuple[int, str, tuple[Any, ...]]] = []
     queued, problems, stacks = [], [], MAX_STACKS
     counts, tasks = lock_counts(words), _most_tasks(prog)
+    if prog.type("struct rw_semaphore").has_member("rwbase"):
+        # The readers of one that changes hands are those of a free one.
+        columns = {"queue": f"{member}.rwbase.rtmutex.waiters.rb_root.rb_node"}
+        found, read = read_members(prog, addresses, prog.type(type_), columns, Gaps())
+        counts[(counts == 0) & read & (found["queue"] != 0)] = FLAG_WAITERS
     for at in np.flatnonzero(counts)[:MAX_LOCKS].tolist():
         address = hex(addresses[at])
         rwsem = Object(prog, type_, address=int(addresses[at])).member_(member)
@@ -111,6 +117,8 @@ def count_and_owner(rwsem: Object) -> tuple[int, int]:
         return rwsem.count.counter.value_(), rwsem.owner.counter.value_()
     readers = np.array([rwsem.rwbase.readers.counter.value_()], np.int32)
     (count,) = lock_counts(readers).tolist()
+    if not count and rwsem.rwbase.rtmutex.waiters.rb_root.rb_node:
+        count = FLAG_WAITERS
     # The rt_mutex has an owner also while that one waits for readers to leave.
     word = rwsem.rwbase.rtmutex.owner.value_() if count & WRITER_LOCKED else 0
     return count, word & ~RT_OWNER_FLAGS

@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from capture import Capture, capture
 from conftest import KERNELS
-from drgn import Program, sizeof
+from drgn import Object, Program, sizeof
 from dump_formats import makedumpfile, plain_elf
 from ledger_lab import meminfo
 from plain_walks import inode_pages
@@ -132,6 +133,21 @@ def test_it_is_told_whether_anybody_has_shared_memory(files_lab: FilesLab) -> No
         "/ledger-ram/file": None,
     }
     assert {path: files_lab.files[path].held for path in held} == held
+
+
+def test_a_file_that_a_process_has_open_is_held_whatever_its_dentry_says(
+    files_lab: FilesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mock of open files: in the guest none is open that has a name and is not mapped."""
+    path = "/tmp/ledger-unused"
+    mapping = int(files_lab.files[path].address_space, 16)
+    inode = Object(files_lab.prog, "struct address_space", address=mapping).host.value_()
+    opened = SimpleNamespace(files={"inode": [inode]})
+    monkeypatch.setattr(cached_files, "open_files", lambda memory: opened)
+    found = cached_files_from_memory(Memory(files_lab.prog))
+    (row,) = (row for row in found.by_name["cached_files"] if row.path == path)
+    assert row.held is True
+    assert "1 file of shared memory is in use, and" in " ".join(found.notes)
 
 
 def test_all_files_add_up_to_the_ledger_and_to_meminfo(files_lab: FilesLab) -> None:

@@ -736,17 +736,19 @@ def test_inodes_of_shared_memory_that_cannot_be_are_told_of(lab: Lab) -> None:
     inode = find_task(prog, 1).mm.exe_file.f_mapping.host
     dentry = find_task(prog, 1).mm.exe_file.f_path.dentry
 
-    def found(field: Object, value: int) -> tuple[int, int, int, int]:
+    def found(field: Object, value: int) -> tuple[int, ...]:
         say(field, value)
         files = cached_files_once(Memory(prog))
-        return files.numbers_unlike, files.dentries_lost, files.links_unlike, files.beyond_end
+        odd = files.numbers_unlike, files.dentries_lost, files.links_unlike, files.beyond_end
+        return *odd, files.in_use
 
     knows_end = prog.type("struct shmem_inode_info").has_member("fallocend")
-    assert in_a_fork(lambda: found(inode.i_ino, inode.i_ino.value_())) == (0, 0, 0, 0)
-    assert in_a_fork(lambda: found(inode.i_ino, 1 << 40)) == (1, 0, 0, 0)
-    assert in_a_fork(lambda: found(dentry.d_inode, NOWHERE)) == (0, 1, 0, 0)
-    assert in_a_fork(lambda: found(dentry.d_hash.pprev, 0)) == (0, 0, 1, 0)
-    assert in_a_fork(lambda: found(inode.i_size, 0)) == (0, 0, 0, int(knows_end))
+    assert in_a_fork(lambda: found(inode.i_ino, inode.i_ino.value_())) == (0, 0, 0, 0, 0)
+    assert in_a_fork(lambda: found(inode.i_ino, 1 << 40)) == (1, 0, 0, 0, 0)
+    assert in_a_fork(lambda: found(dentry.d_inode, NOWHERE)) == (0, 1, 0, 0, 0)
+    assert in_a_fork(lambda: found(dentry.d_hash.pprev, 0)) == (0, 0, 1, 0, 0)
+    assert in_a_fork(lambda: found(inode.i_size, 0)) == (0, 0, 0, int(knows_end), 0)
+    assert in_a_fork(lambda: found(dentry.d_lockref.count, 1)) == (0, 0, 0, 0, 1)
 
 
 @pytest.mark.any_kernel

@@ -92,6 +92,13 @@ if RT:
         ((lock,), _, problems) = anon_vma_locks(prog, maps)
         assert (lock.state, lock.readers, lock.owner_pid) == ("read", 2, None) and not problems
 
+        # Nobody has it, and the first of the queue is woken to take it.
+        put_into(mutex.owner, HAS_WAITERS)
+        put_into(rwsem.rwbase.readers.counter, RT_READER_BIAS)
+        ((lock,), rows, problems) = anon_vma_locks(prog, read_reverse_maps(prog))
+        assert (lock.state, lock.readers, lock.owner_pid) == ("changing hands", 0, None)
+        assert [row.pid for row in rows] == [3, 2] and not problems
+
         # A queue without an end.
         put_into(Object(prog, "struct rb_node", address=first).rb_left, top)
         (_, _, (problem,)) = anon_vma_locks(prog, maps)
@@ -111,6 +118,8 @@ if RT:
         assert {row.comm for row in waiting} <= {"splitter", "walker"}
         if lock.state == "write":
             assert lock.owner_comm == "splitter"
+        if lock.state == "changing hands":
+            assert lock.readers == 0 and lock.owner_pid is None
         if lock.state == "read":  # of whom nobody knows, but for one who waits for it to leave
             assert lock.readers == 1 and lock.owner_pid is None
             assert (waiting[0].comm, waiting[0].wants) == ("splitter", "write")

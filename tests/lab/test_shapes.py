@@ -94,8 +94,8 @@ def test_every_section_is_there_or_says_why_not(lab: Lab, tmp_path: Path) -> Non
         assert section.status in ("ok", "absent")
         assert section.status == "ok" or (section.message or "").count(" ") > 3
     absent = {section.section for section in sections if section.status == "absent"}
-    # 6.1 is built without CONFIG_MEMORY_FAILURE.
-    assert absent <= kernels.NOT_IN_STOCK | {"poisoned_pages"}
+    # 6.1 is built without CONFIG_MEMORY_FAILURE, PREEMPT_RT without transparent huge pages.
+    assert absent <= kernels.NOT_IN_STOCK | {"poisoned_pages", "thp_sizes"}
     assert Bundle(path).target["online_cpus"] == 3
 
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-// A workload of guest/init.c, in place of "sizes": "rmap_stall", frozen when one who splits VMAs waits for the lock of their
-// anon_vma. Who sleeps there is in vma_prepare() by its stack; with PREEMPT_RT other locks have it sleep as well.
+// A workload of guest/init.c, in place of "sizes": "rmap_stall", frozen when two of those who split VMAs wait for the lock of
+// their anon_vma: one may have it before the guest is frozen. Who sleeps there is in vma_prepare() by its stack; with
+// PREEMPT_RT other locks have it sleep as well.
 #include "parts.h"
 
 #include <dirent.h>
@@ -32,21 +33,22 @@ static int sleeps(int pid)
 	return read_file(path, text, sizeof(text)) > 0 && strstr(text, ") D ");
 }
 
-static int one_waits(void)
+static int two_wait(void)
 {
 	char path[32], text[4096];
+	int waiting = 0;
 
 	for (int i = 0; i < count; i++) {
 		snprintf(path, sizeof(path), "/proc/%d/stack", pids[i]);
 		if (sleeps(pids[i]) && read_file(path, text, sizeof(text)) > 0 && strstr(text, "] vma_prepare+") && sleeps(pids[i]))
-			return 1;
+			waiting++;
 	}
-	return 0;
+	return waiting >= 2;
 }
 
 void __wrap_workload_sizes(void)
 {
 	workload_rmap_stall();
 	find_splitters();
-	freeze_when = one_waits;
+	freeze_when = two_wait;
 }
