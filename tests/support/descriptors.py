@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -13,11 +14,22 @@ def times_open(file: Path) -> int:
     return sum(os.readlink(place) == str(file) for place in places if place.is_symlink())
 
 
-def drain_kernel_log() -> Path:
-    """The kernel's log as syslogd reads it, at its end: plain by its mode, it waits for more."""
-    log = os.open("/proc/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-    with contextlib.suppress(BlockingIOError):
-        while os.read(log, 1 << 16):
-            pass
-    os.close(log)
-    return Path("/proc/kmsg")
+def said_of_kernel_log(tried: Callable[[Path], str | None]) -> str:
+    """
+    What is said of the kernel's log as syslogd reads it, at its end: plain by its mode, it waits
+    for more. The kernel may say more in between: then it is tried again.
+
+    :param tried: says why it is refused; None where it was opened.
+    """
+    path = Path("/proc/kmsg")
+    log = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for _ in range(1000):
+            with contextlib.suppress(BlockingIOError):
+                while os.read(log, 1 << 16):
+                    pass
+            if said := tried(path):
+                return said
+    finally:
+        os.close(log)
+    raise AssertionError("the kernel says something all the time")
