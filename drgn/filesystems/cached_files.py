@@ -768,7 +768,7 @@ def say_unknown(files: CachedFiles, found: Found) -> None:
     found.differ(
         *if_any(
             files.in_use,
-            "{}, and their dentries say that nobody holds them: damaged",
+            "{}, but free by their dentries: damaged",
             "file of shared memory is in use",
             "files of shared memory are in use",
         )
