@@ -16,8 +16,6 @@ anon_vma or a file leads to, whatever the tree of a process says.
 Cannot know: the names of files (that takes a walk for each).
 """
 
-import functools
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +120,10 @@ def _known_flags(prog: Program) -> int:
         bits = prog.constant("VMA_READ_BIT").type_.enumerators or ()
     except LookupError:
         return KNOWN_FLAGS
-    return functools.reduce(operator.or_, (1 << each.value for each in bits))
+    known = 0
+    for each in bits:
+        known |= 1 << each.value
+    return known
 
 
 def _without_operations(prog: Program, vmas: Array) -> Bools:

@@ -147,7 +147,7 @@ def test_a_file_that_a_process_has_open_is_held_whatever_its_dentry_says(
     found = cached_files_from_memory(Memory(files_lab.prog))
     (row,) = (row for row in found.by_name["cached_files"] if row.path == path)
     assert row.held is True
-    assert "1 file of shared memory is in use, and" in " ".join(found.notes)
+    assert "1 file of shared memory is in use, but" in " ".join(found.notes)
 
 
 def test_all_files_add_up_to_the_ledger_and_to_meminfo(files_lab: FilesLab) -> None:
