@@ -71,9 +71,9 @@ demo/report.html:
 	@$(MAKE) --no-print-directory demo
 
 .PHONY: pictures
-pictures: $(READY) demo/report.html ## the README's pictures, docs/*.png, of the demo's report and a comparison
+pictures: $(READY) demo/report.html ## the README's pictures, docs/*.png, of the demo's report and a comparison: PICTURES=FOLDER for another folder
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(PICTURE_PACKAGES)
-	@$(BIN)/python tests/lab/pictures.py
+	@$(BIN)/python tests/lab/pictures.py '$(or $(PICTURES),docs)'
 
 .PHONY: inputs
 inputs: $(READY) ## what `why` prints of some forty inputs, real vmcores among them, into docs/inputs.md
@@ -182,7 +182,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents healthy crash-kernel systemd-try kdump-try containers matrix configurations asked-check sources drgn-suite drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
+NIGHTLY := test-spark test-s3 test-mcp test-notebook pictures deb-try rpm guard-incidents healthy crash-kernel systemd-try kdump-try containers matrix configurations asked-check sources drgn-suite drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
 .PHONY: every-case
 every-case: $(READY) ## all cases of what `make test` asks a share of: made machines, the exam's cases, calls that fail, pipx (a quarter of an hour)
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
@@ -191,6 +191,7 @@ every-case: $(READY) ## all cases of what `make test` asks a share of: made mach
 .PHONY: nightly
 nightly: export HOSTS ?= 100,1000
 nightly: export ATTACKS ?= 10000
+nightly: export PICTURES ?= build/pictures
 nightly: ## all that takes too long for each change, one after the other, and what failed of it (a night and a day; as root; some 110 GB of disk)
 	@failed=; trap 'trap "" TERM; kill $$child 2> /dev/null; wait; exit 143' TERM INT HUP; \
 	for target in $(NIGHTLY); do \
@@ -376,6 +377,7 @@ deb: $(READY) ## dist/deb: packages of this commit for Debian 13, built in a cle
 .PHONY: deb-try
 deb-try: $(READY) ## install dist/deb in a clean root of Debian 13 and run debian/tests
 	@tools/apt-install $(DEB_PACKAGES)
+	@[ "$$(cat dist/deb/.commit 2> /dev/null)" = "$$(git rev-parse HEAD)" ] || $(MAKE) --no-print-directory deb
 	@$(BIN)/python tools/make_deb.py try dist/deb
 
 .PHONY: rpm

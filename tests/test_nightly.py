@@ -13,10 +13,9 @@ from watched_host import wait_for
 MAKEFILE = (ROOT / "Makefile").read_text()
 (NIGHTLY,) = re.findall(r"^NIGHTLY := (.*)$", MAKEFILE, re.MULTILINE)
 TARGETS = re.findall(r"^([a-z0-9-]+):.*## ", MAKEFILE, re.MULTILINE)
-# Tests that nobody need wait for: by hand, of what has been built and installed, or with a checkout
-# that has to be given.
-BY_HAND = {"test", "deb-try", "kdump-utils-try"}
-ATTACKS = "10000"
+# Of what every change has, or with a checkout that has to be given.
+BY_HAND = {"test", "kdump-utils-try"}
+GIVEN = "100,1000 10000 build/pictures"
 
 
 def test_it_has_every_target_that_tests_and_that_make_test_leaves_out() -> None:
@@ -29,7 +28,7 @@ def test_it_has_every_target_that_tests_and_that_make_test_leaves_out() -> None:
 def test_what_fails_keeps_nothing_from_being_run_and_is_named(tmp_path: Path, failing: str) -> None:
     make = tmp_path / "make"
     make.write_text(f"""#!/bin/sh
-echo "$2 $HOSTS $ATTACKS" >> {tmp_path}/run
+echo "$2 $HOSTS $ATTACKS $PICTURES" >> {tmp_path}/run
 for name in {failing}; do [ "$name" != "$2" ] || exit 2; done
 """)
     make.chmod(0o755)
@@ -41,7 +40,7 @@ for name in {failing}; do [ "$name" != "$2" ] || exit 2; done
         text=True,
     )
     run = (tmp_path / "run").read_text().splitlines()
-    assert run == [f"{name} 100,1000 {ATTACKS}" for name in NIGHTLY.split()]
+    assert run == [f"{name} {GIVEN}" for name in NIGHTLY.split()]
     failed = [name for name in NIGHTLY.split() if name in failing.split()]
     assert (done.returncode != 0) == bool(failed)
     assert (f"failed: {' '.join(failed)}\n" in done.stdout) == bool(failed)

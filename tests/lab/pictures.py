@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-``make pictures``: the README's pictures, taken of real reports by a browser.
+``make pictures``: the README's pictures, taken of real reports by a browser, into a folder.
 
 Of the demo's report, which has to be there, and of the comparison of one boot before and after a
 leak (``pairs.py``). Each picture stays below what a README may weigh, and the demo's report is no
-longer than somebody reads, or this fails. Nothing in docs/ changes unless all of it is as it must
-be.
+longer than somebody reads, or this fails. Nothing in the folder changes unless all of it is as it
+must be.
 """
 
 import shutil
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/support"))
 from browser_page import SCREEN, a4_pages, screens  # noqa: E402
 
-DOCS, DEMO = ROOT / "docs", ROOT / "demo" / "report.html"
+DEMO = ROOT / "demo" / "report.html"
 MMSCOPE = Path(sys.executable).with_name("mmscope")
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 MAX_BYTES, MAX_ALL_BYTES = 300_000, 1_200_000
@@ -64,7 +64,7 @@ def main() -> int:
     if not DEMO.is_file():
         print(f"pictures: no {DEMO}: run 'make demo' first", file=sys.stderr)
         return 1
-    made = []
+    made, target = [], Path(sys.argv[1])
     try:
         with tempfile.TemporaryDirectory() as folder:
             comparison = Path(folder) / "comparison.html"
@@ -75,10 +75,11 @@ def main() -> int:
                 for report, pictures in ((DEMO, OF_DEMO), (comparison, OF_COMPARISON)):
                     made += [take(browser, report, picture, Path(folder)) for picture in pictures]
             check_sizes(made)
+            target.mkdir(parents=True, exist_ok=True)
             for path in made:
-                shutil.copy(path, DOCS)
+                shutil.copy(path, target)
     except (LabError, PlaywrightError) as error:
-        print(f"pictures: {error}; docs/ is as it was", file=sys.stderr)
+        print(f"pictures: {error}; {target}/ is as it was", file=sys.stderr)
         return 1
     return 0
 
@@ -87,7 +88,7 @@ def check_sizes(made: list[Path]) -> None:
     """Refuse what is heavier than a README may be."""
     sizes = {path.name: path.stat().st_size for path in made}
     for name, size in sizes.items():
-        print(f"docs/{name}: {size:,} bytes")
+        print(f"{name}: {size:,} bytes")
     if max(sizes.values()) > MAX_BYTES or sum(sizes.values()) > MAX_ALL_BYTES:
         raise LabError(f"more than {MAX_BYTES:,} each or {MAX_ALL_BYTES:,} in all")
 
