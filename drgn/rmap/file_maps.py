@@ -374,7 +374,8 @@ def _mappings(
     """
     at = np.uint64(offsetof(prog.type("struct file"), "f_mapping"))
     mapping, read = read_scattered(prog, vmas["file"] + at, np.dtype("<u8"), Gaps())
-    files = distinct(mapping[mapping != 0])
+    read &= mapping != 0  # every file that is open has one (do_dentry_open(), fs/open.c)
+    files = distinct(mapping[read])
     at = np.uint64(offsetof(prog.type("struct address_space"), MAPPING["tree"]))
     trees, there = read_scattered(prog, files + at, np.dtype("<u8"), Gaps())
     read &= ~np.isin(mapping, files[~there])

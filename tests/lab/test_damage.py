@@ -152,6 +152,9 @@ VMA_IS_DAMAGED = {
     **dict.fromkeys(("process_shares", "would_free"), "1 VMA is damaged: not counted here"),
     "page_tables": "1 VMA or node of a tree is damaged, and left out",
 }
+FILE_IS_DAMAGED = dict.fromkeys(
+    ("file_maps", "rmap_cost"), r"\d+ bytes of (files, mappings and inodes|mapped files) could"
+)
 SAID: dict[str, dict[str, str]] = {
     "present_pages 2^60": {
         "zones": rf"zones\.present_pages: {PAGES_OF_ANY}",
@@ -345,9 +348,8 @@ SAID: dict[str, dict[str, str]] = {
     },
     "a VMA of a file without operations": VMA_IS_DAMAGED,
     "a VMA with a flag of no name": VMA_IS_DAMAGED,
-    "a file of no mapping": dict.fromkeys(
-        ("file_maps", "rmap_cost"), r"\d+ bytes of (files, mappings and inodes|mapped files) could"
-    ),
+    "a file of no mapping": FILE_IS_DAMAGED,
+    "a file of mapping 0": FILE_IS_DAMAGED,
     "a mapped file with an empty tree": {"file_maps": r"mapped files that do not fit together"},
     "ksm_rmap_items 2^28": {"ksm": "KSM pages of 1 process are more than can be"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
@@ -422,7 +424,7 @@ ON_ONE: tuple[Together, ...] = (
         *("ksm_rmap_items 2^28", "a thread group that there is not"),
     ),
     ("a zone's lock with a queue of no CPU", "memory.max of the root 1", "a stack nowhere"),
-    ("nr_node_ids 2^31", "a VMA with a flag of no name"),
+    ("nr_node_ids 2^31", "a VMA with a flag of no name", "a file of mapping 0"),
 )
 
 

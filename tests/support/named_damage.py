@@ -342,6 +342,7 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
         vm_flags(_code_of_init(prog)), _code_of_init(prog).vm_flags.value_() | 1 << 60
     ),
     "a file of no mapping": lambda prog: say(find_task(prog, 1).mm.exe_file.f_mapping, ONES),
+    "a file of mapping 0": lambda prog: say(find_task(prog, 1).mm.exe_file.f_mapping, 0),
     "a mapped file with an empty tree": lambda prog: say(
         find_task(prog, 1).mm.exe_file.f_mapping.i_mmap.rb_root.rb_node, 0
     ),
