@@ -768,9 +768,9 @@ def say_unknown(files: CachedFiles, found: Found) -> None:
     found.differ(
         *if_any(
             files.in_use,
-            "{}, but free by their dentries: damaged",
-            "file of shared memory is in use",
-            "files of shared memory are in use",
+            "{}: damaged",
+            "file of shared memory is in use, but its dentry has no reference for that",
+            "files of shared memory are in use, but their dentries have no references for that",
         )
     )
     if files.other_rows:
