@@ -42,8 +42,9 @@ VM_PFNMAP = 0x400
 VM_LOCKED = 0x2000
 VM_HUGETLB = 0x40_0000
 VM_MIXEDMAP = 0x1000_0000
-# Up to v6.18, without an enum of them (VMA_READ_BIT): VM_SEALED is the last, bit 42.
-KNOWN_FLAGS = (1 << 43) - 1
+# Up to v6.18, without an enum of them (VMA_READ_BIT), bits 43 to 62 are no flag's. VM_SEALED is bit
+# 63 there: "mseal: add mseal syscall" (8be7258aad44, in v6.10).
+KNOWN_FLAGS = (1 << 43) - 1 | 1 << 63
 
 # Fan-out is at least 5: deeper trees hold more than memory can.
 MAX_DEPTH = 16

@@ -17,10 +17,13 @@ from capture import Capture, capture
 from conftest import KERNELS, Lab
 from drgn import FaultError, Object, Program, ProgramFlags
 from drgn.helpers.linux.list import list_for_each_entry
-from drgn.helpers.linux.mm import for_each_vma, virt_to_phys
+from drgn.helpers.linux.mm import for_each_vma, virt_to_phys, vma_find
 from drgn.helpers.linux.pid import find_task, for_each_task
+from forked import in_a_fork, opened
+from named_damage import say, vm_flags
 
 from mmscope.drgn.free.zones import zones
+from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.page_tables import page_table_scan
 from mmscope.drgn.page_tables.page_table_entries import (
@@ -510,6 +513,24 @@ def test_vm_areas_are_those_of_a_walk(lab_of_tables: TablesLab) -> None:
     columns = (areas.owners, areas.starts, areas.ends, areas.flags, areas.anonymous)
     assert list(zip(*(c.tolist() for c in columns), strict=True)) == expected
     assert len(expected) > 280 and not areas.damaged and not gaps.bytes
+
+
+@pytest.mark.parametrize(("has_enum", "no_enum"), [(42, 63), (60, 60)], ids=["sealed", "no flag"])
+def test_a_sealed_vma_is_as_good_as_any_and_one_with_no_flags_bit_is_not(
+    lab_of_tables: TablesLab, has_enum: int, no_enum: int
+) -> None:
+    """VM_SEALED (include/linux/mm.h) is bit 63 from v6.10 to v6.18, and then VMA_SEALED_BIT."""
+    prog = opened(lab_of_tables.capture)
+    bit = has_enum if constant(prog, "VMA_READ_BIT", -1) == 0 else no_enum
+    mm = find_task(prog, 1).mm
+    vma = vma_find(mm, mm.start_code)
+    trees = address_spaces(prog, Gaps()).columns["tree"]
+
+    def damaged() -> int:
+        say(vm_flags(vma), vma.vm_flags.value_() | 1 << bit)
+        return read_vm_areas(prog, trees, Gaps()).damaged
+
+    assert in_a_fork(damaged) == (bit == 60)
 
 
 class Running:
