@@ -386,38 +386,33 @@ def test_a_programs_function_is_no_frame_of_the_kernel() -> None:
         assert names.frame(name) == name
 
 
-def test_values_of_the_kernels_command_line_go_also_from_an_older_bundle(tmp_path: Path) -> None:
-    (value,) = [c for c in columns(MemoryOption) if c.name == "value"]
-    assert value.holds == "words"
-    row = MemoryOption(1, "crashkernel", "acme,512M", None, None, "")
-    older = [
-        dataclasses.replace(c, holds="kernel") if c.name == "value" else c
-        for c in columns(MemoryOption)
-    ]
-    for number, described in enumerate((MemoryOption, older)):
-        with Writer(tmp_path / f"a{number}") as plain:
+def also_from_older(folder: Path, table: str, row: Any, held: str, section: str) -> list[Any]:
+    """A row, redacted, and as if an older bundle had declared one of its columns the kernel's."""
+    described = columns(type(row))
+    assert [c.holds for c in described if c.name == held] == ["words"]
+    older = [dataclasses.replace(c, holds="kernel") if c.name == held else c for c in described]
+    read = []
+    for number, each in enumerate((type(row), older)):
+        with Writer(folder / f"a{number}") as plain:
             writer = RedactingWriter(plain, Names(), {})
-            cells = tuple(getattr(row, c.name) for c in columns(MemoryOption))
-            writer.table("memory_options", "", described, [cells], section="physical_memory")
+            cells = tuple(getattr(row, c.name) for c in described)
+            writer.table(table, "", each, [cells], section=section)
             writer.finish({}, [])
-        (read,) = Bundle(tmp_path / f"a{number}").rows("memory_options")
-        assert (read["name"], read["value"]) == ("crashkernel", "name-1,512M")
+        read += Bundle(folder / f"a{number}").rows(table)
+    return read
+
+
+def test_values_of_the_kernels_command_line_go_also_from_an_older_bundle(tmp_path: Path) -> None:
+    row = MemoryOption(1, "crashkernel", "acme,512M", None, None, "")
+    rows = also_from_older(tmp_path, "memory_options", row, "value", "physical_memory")
+    assert [(r["name"], r["value"]) for r in rows] == [("crashkernel", "name-1,512M")] * 2
 
 
 def test_a_drivers_workqueue_and_function_go_also_from_an_older_bundle(tmp_path: Path) -> None:
     cells = {"work": "acme_wq acme_fill", "what": "page allocation failure", "failure": 1}
-    row = tuple(cells.get(c.name) for c in columns(AllocationFailure))
-    older = [
-        dataclasses.replace(c, holds="kernel") if c.name == "work" else c
-        for c in columns(AllocationFailure)
-    ]
-    for number, described in enumerate((AllocationFailure, older)):
-        with Writer(tmp_path / f"a{number}") as plain:
-            writer = RedactingWriter(plain, Names(), {})
-            writer.table("allocation_failures", "", described, [row], section="oom_kills")
-            writer.finish({}, [])
-        (read,) = Bundle(tmp_path / f"a{number}").rows("allocation_failures")
-        assert read["work"] == "name-1 name-2"
+    row = AllocationFailure(**{c.name: cells.get(c.name) for c in columns(AllocationFailure)})
+    rows = also_from_older(tmp_path, "allocation_failures", row, "work", "oom_kills")
+    assert [r["work"] for r in rows] == ["name-1 name-2"] * 2
 
 
 def test_source_files_stay_but_for_where_somebody_built_a_module() -> None:
