@@ -25,14 +25,34 @@ def lock_word(prog: Program) -> str | None:
     return None
 
 
-def lock_counts(words: Array) -> S64s:
-    """``rw_semaphore.count``; made of the word that PREEMPT_RT has in its place, of 32 bits."""
+def lock_columns(prog: Program, member: str) -> dict[str, str]:
+    """
+    Columns of a structure that say who has a ``struct rw_semaphore`` of it: ``lock``, and with
+    PREEMPT_RT ``queue``, as a lock that changes hands has the word of a free one; none where it is
+    another.
+    """
+    if (word := lock_word(prog)) is None:
+        return {}
+    columns = {"lock": f"{member}.{word}"}
+    if word.startswith("rwbase."):
+        columns["queue"] = f"{member}.rwbase.rtmutex.waiters.rb_root.rb_node"
+    return columns
+
+
+def lock_counts(words: Array, queues: Array | None = None) -> S64s:
+    """
+    ``rw_semaphore.count``; made of the word that PREEMPT_RT has in its place, of 32 bits.
+
+    :param queues: root of the tree of waiters, with PREEMPT_RT.
+    """
     counts = words.astype(np.int64)
     if words.dtype.itemsize == 4:
         held, wanted = (counts & RT_WRITER_BIAS) != 0, (counts & RT_READER_BIAS) == 0
         counts = (counts & (RT_WRITER_BIAS - 1)) << READER_SHIFT
         counts[wanted] |= FLAG_WAITERS
         counts[held] = WRITER_LOCKED
+    if queues is not None:
+        counts[(counts == 0) & (queues != 0)] = FLAG_WAITERS
     return counts
 
 

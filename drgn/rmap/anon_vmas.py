@@ -143,8 +143,7 @@ def anon_vma_rows(
     known = maps.parent >= 0
     children = np.bincount(maps.parent[known], minlength=len(sizes))
     active = maps.active_vmas
-    words = maps.anon_vmas.columns.get("lock")
-    locks = None if words is None else lock_counts(words)
+    locks = _locks(maps)
     rows = []
     for index in chosen[np.argsort(-sizes[chosen], kind="stable")].tolist():
         first, end = maps.range(index) if sizes[index] else (None, None)
@@ -165,6 +164,12 @@ def anon_vma_rows(
             )
         )
     return rows
+
+
+def _locks(maps: ReverseMaps) -> S64s | None:
+    """Counts of the locks; None where they are not read."""
+    columns = maps.anon_vmas.columns
+    return lock_counts(columns["lock"], columns.get("queue")) if "lock" in columns else None
 
 
 def fanout(maps: ReverseMaps, ksm_items: S64s | None = None) -> list[AnonVmaFanout]:
@@ -249,7 +254,7 @@ def anon_vma_locks(
     prog: Program, maps: ReverseMaps
 ) -> tuple[list[AnonVmaLock], list[AnonVmaWaiter], list[str]]:
     """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
-    if "lock" not in maps.anon_vmas.columns:
+    if (counts := _locks(maps)) is None:
         return [], [], [NO_LOCKS]
     number = len(maps.addresses)
     own = np.flatnonzero(maps.root == np.arange(number))
@@ -262,7 +267,7 @@ def anon_vma_locks(
         "struct anon_vma",
         "rwsem",
         maps.addresses[own],
-        maps.anon_vmas["lock"][own],
+        counts[own],
         family[own],
         nodes[own],
     )

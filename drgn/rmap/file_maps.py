@@ -53,7 +53,7 @@ from mmscope.drgn.reading.kernel_arrays import (
 )
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at
 from mmscope.drgn.reading.linked_lists import find, follow_lists
-from mmscope.drgn.reading.rwsem_counts import lock_counts, lock_state, lock_word
+from mmscope.drgn.reading.rwsem_counts import lock_columns, lock_counts, lock_state
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.rmap.reverse_maps import (
     IntervalTrees,
@@ -238,9 +238,11 @@ class FileMaps(IntervalTrees):
         return self.file_systems.get(sb, (None, None, 1))
 
     @property
-    def has_locks(self) -> bool:
-        """True if ``i_mmap_rwsem`` could be read."""
-        return "lock" in (self.mappings.dtype.names or ())
+    def locks(self) -> S64s | None:
+        """Counts of each ``i_mmap_rwsem``; None where they are not read."""
+        names = self.mappings.dtype.names or ()
+        queues = self.mappings["queue"] if "queue" in names else None
+        return lock_counts(self.mappings["lock"], queues) if "lock" in names else None
 
     @property
     def writable(self) -> S64s:
@@ -332,9 +334,7 @@ def _trees(
     links = tree_links(node, parent, left, right, top_node, top_node + np.uint64(1))
     top = follow_lists(node, links, top_node + np.uint64(1)).head.astype(np.int64)
 
-    columns = dict(MAPPING)
-    if word := lock_word(prog):
-        columns["lock"] = f"i_mmap_rwsem.{word}"
+    columns = MAPPING | lock_columns(prog, "i_mmap_rwsem")
     # What an unused slot led to may be no mapping, nor be there.
     mapping = distinct(mapping_of[mapping_of != 0])
     dtype = struct_dtype(prog.type("struct address_space"), columns)
@@ -459,7 +459,7 @@ def file_mapping_rows(prog: Program, maps: FileMaps) -> list[FileMapping]:
     shared = maps.vmas["flags"].astype(np.uint64) & np.uint64(VM_MAYSHARE) != 0
     shared_vmas = np.bincount(maps.tree[shared], minlength=len(maps.addresses))
     writable = maps.writable
-    locks = lock_counts(maps.mappings["lock"]) if maps.has_locks else None
+    locks = maps.locks
 
     def more(at: int) -> dict[str, Any]:
         inode = maps.inodes[at] if maps.inode_read[at] else None
@@ -497,14 +497,14 @@ def file_mapping_locks(
     prog: Program, maps: FileMaps
 ) -> tuple[list[FileMappingLock], list[FileMappingWaiter], list[str]]:
     """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
-    if not maps.has_locks:
+    if (counts := maps.locks) is None:
         return [], [], [NO_LOCKS]
     locks, queued, problems = taken_locks(
         prog,
         "struct address_space",
         "i_mmap_rwsem",
         maps.addresses,
-        maps.mappings["lock"],
+        counts,
         maps.tree_size,
     )
     waiters = [FileMappingWaiter(*cells) for cells in queued]

@@ -50,7 +50,7 @@ from mmscope.drgn.processes.processes import WANTED as TASKS
 from mmscope.drgn.processes.processes import Processes, processes
 from mmscope.drgn.reading.kernel_arrays import TORN, Array, Bools, Gaps, S64s, U64s, member_path
 from mmscope.drgn.reading.linked_lists import find, follow_lists
-from mmscope.drgn.reading.rwsem_counts import lock_word
+from mmscope.drgn.reading.rwsem_counts import lock_columns
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found
 from mmscope.drgn.tables.display import if_any
@@ -334,8 +334,7 @@ def wanted(prog: Program) -> dict[str, Wanted]:
     # in later 5.10 and 5.15) made two of degree.
     old = prog.type("struct anon_vma").has_member("degree")
     anon_vma |= {name: name for name in KEPT if (name == "degree") is old}
-    if word := lock_word(prog):
-        anon_vma["lock"] = f"rwsem.{word}"
+    anon_vma |= lock_columns(prog, "rwsem")
     chain = {
         "vma": "vma",
         "anon_vma": "anon_vma",

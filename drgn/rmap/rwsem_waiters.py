@@ -21,7 +21,7 @@ from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 
 from mmscope.drgn.processes.kernel_stacks import folded, function_names, kernel_frames
-from mmscope.drgn.reading.kernel_arrays import Array, Gaps, U64s, member_path
+from mmscope.drgn.reading.kernel_arrays import Array, S64s, U64s, member_path
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.rwsem_counts import (
     FLAG_WAITERS,
@@ -30,7 +30,6 @@ from mmscope.drgn.reading.rwsem_counts import (
     lock_counts,
     lock_state,
 )
-from mmscope.drgn.reading.scattered_reads import read_members
 
 MAX_LOCKS = 100
 MAX_WAITERS = 1000  # of one lock
@@ -54,25 +53,20 @@ Cells = list[tuple[Any, ...]]
 
 
 def taken_locks(
-    prog: Program, type_: str, member: str, addresses: U64s, words: Array, *amounts: Array
+    prog: Program, type_: str, member: str, addresses: U64s, counts: S64s, *amounts: Array
 ) -> tuple[Cells, Cells, list[str]]:
     """
     Read the locks that are taken or waited for, those with most waiters first.
 
     :param type_: the structure that a lock is a member of; :param addresses: of all such.
-    :param words: :func:`lock_word` of each; :param amounts: what else its row has.
+    :param counts: :func:`lock_counts` of them; :param amounts: what else its row has.
     :return: rows of locks: address, state, readers, the owner's pid and comm, what it is, waiters,
         *amounts*, the owner's stack; rows of waiters: address, position, pid, comm, what it wants,
         stack; and what went wrong.
     """
     locks: list[tuple[int, str, tuple[Any, ...]]] = []
     queued, problems, stacks = [], [], MAX_STACKS
-    counts, tasks = lock_counts(words), _most_tasks(prog)
-    if prog.type("struct rw_semaphore").has_member("rwbase"):
-        # The readers of one that changes hands are those of a free one.
-        columns = {"queue": f"{member}.rwbase.rtmutex.waiters.rb_root.rb_node"}
-        found, read = read_members(prog, addresses, prog.type(type_), columns, Gaps())
-        counts[(counts == 0) & read & (found["queue"] != 0)] = FLAG_WAITERS
+    tasks = _most_tasks(prog)
     for at in np.flatnonzero(counts)[:MAX_LOCKS].tolist():
         address = hex(addresses[at])
         rwsem = Object(prog, type_, address=int(addresses[at])).member_(member)
@@ -116,9 +110,8 @@ def count_and_owner(rwsem: Object) -> tuple[int, int]:
     if not hasattr(rwsem, "rwbase"):
         return rwsem.count.counter.value_(), rwsem.owner.counter.value_()
     readers = np.array([rwsem.rwbase.readers.counter.value_()], np.int32)
-    (count,) = lock_counts(readers).tolist()
-    if not count and rwsem.rwbase.rtmutex.waiters.rb_root.rb_node:
-        count = FLAG_WAITERS
+    queue = np.array([rwsem.rwbase.rtmutex.waiters.rb_root.rb_node.value_()], np.uint64)
+    (count,) = lock_counts(readers, queue).tolist()
     # The rt_mutex has an owner also while that one waits for readers to leave.
     word = rwsem.rwbase.rtmutex.owner.value_() if count & WRITER_LOCKED else 0
     return count, word & ~RT_OWNER_FLAGS

@@ -95,8 +95,10 @@ if RT:
         # Nobody has it, and the first of the queue is woken to take it.
         put_into(mutex.owner, HAS_WAITERS)
         put_into(rwsem.rwbase.readers.counter, RT_READER_BIAS)
-        ((lock,), rows, problems) = anon_vma_locks(prog, read_reverse_maps(prog))
+        maps = read_reverse_maps(prog)
+        ((lock,), rows, problems) = anon_vma_locks(prog, maps)
         assert (lock.state, lock.readers, lock.owner_pid) == ("changing hands", 0, None)
+        assert {row.lock for row in anon_vma_rows(maps) if row.root == root} == {"changing hands"}
         assert [row.pid for row in rows] == [3, 2] and not problems
 
         # A queue without an end.

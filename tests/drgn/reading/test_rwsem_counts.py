@@ -24,5 +24,9 @@ def test_the_word_of_a_lock_of_preempt_rt_is_read_as_that_of_any() -> None:
     counts = lock_counts(np.array([*words], np.uint32).view(np.int32))
     assert [lock_state(count) for count in counts.tolist()] == [*words.values()]
     assert (counts >> 8).tolist() == [0, 3, 0, 2, 0]
+    # One that is handed on has the word of a free one, and a queue.
+    queued = lock_counts(np.array([*words], np.uint32).view(np.int32), np.arange(5) + 0x1000)
+    states = [lock_state(count) for count in queued.tolist()]
+    assert states == ["changing hands", "read", "write", "read", "changing hands"]
     # Of other kernels it is what it is.
     assert lock_counts(np.array([-255, 0, 256], np.int64)).tolist() == [-255, 0, 256]
